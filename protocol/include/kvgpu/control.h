@@ -1,0 +1,104 @@
+// Control frames: what clients, agent, kvgpud and workers say outside the rings. Normative text: PROTOCOL.md §4.
+#pragma once
+
+#include <cstdint>
+
+namespace kvgpu::control {
+
+inline constexpr uint16_t PROTOCOL_MAJOR = 0;
+inline constexpr uint16_t PROTOCOL_MINOR = 1;
+inline constexpr uint32_t FEATURES = 0;
+
+inline constexpr uint32_t FRAME_MAGIC = 0x4347564b;  // "KVGC"
+inline constexpr uint32_t MAX_PAYLOAD_BYTES = 4096;
+inline constexpr char GUEST_SOCKET[] = "/run/kvgpu/guest.sock";
+inline constexpr char SOCKET_ENV[] = "KVGPU_SOCKET";
+inline constexpr char VIRTIO_PORT[] = "org.kvgpu.0";
+
+enum class Type : uint16_t {
+  HELLO = 1,
+  WELCOME = 2,
+  REFUSED = 3,
+  OPEN = 4,
+  OPENED = 5,
+  CLOSE = 6,
+  CLOSED = 7,
+  KICK = 8,
+  PING = 9,
+  PONG = 10,
+  READY = 16,
+  EXTENT_ALLOC = 17,
+  EXTENT = 18,
+  EXTENT_FREE = 19,
+  FAILED = 20,
+};
+
+struct FrameHeader {
+  uint32_t magic;
+  uint16_t type;
+  uint16_t flags;
+  uint32_t len_bytes;  // of the payload
+  uint32_t id;         // session or request number, see the table in PROTOCOL.md §4
+};
+static_assert(sizeof(FrameHeader) == 16);
+
+struct Hello {
+  uint16_t major, minor;
+  uint32_t features;
+  uint8_t boot_id[16];
+};
+static_assert(sizeof(Hello) == 24);
+
+struct Welcome {
+  uint16_t major, minor;
+  uint32_t features;
+  uint64_t region_bytes;
+  uint8_t vm_uuid[16];
+};
+static_assert(sizeof(Welcome) == 32);
+
+// REFUSED, CLOSED, FAILED; a UTF-8 message without NUL follows up to the end of the payload.
+struct Failure {
+  int32_t cuda_error;
+};
+
+struct Open {
+  uint16_t major, minor;
+  uint32_t features;
+  uint64_t window;
+  uint32_t pid;
+  uint32_t uid;
+  char comm[16];
+};
+static_assert(sizeof(Open) == 40);
+
+struct Opened {
+  uint16_t major, minor;
+  uint32_t features;
+  uint32_t session;
+  uint32_t reserved;
+  uint64_t block_offset;
+  uint64_t block_bytes;
+  uint64_t region_bytes;
+};
+static_assert(sizeof(Opened) == 40);
+
+struct Ready {
+  uint32_t n_devices;
+};
+
+struct ExtentAlloc {
+  uint64_t bytes;
+};
+
+struct Extent {
+  uint64_t offset;
+  uint64_t bytes;
+};
+static_assert(sizeof(Extent) == 16);
+
+struct ExtentFree {
+  uint64_t offset;
+};
+
+}  // namespace kvgpu::control
