@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# One target per thing a developer does; each does all of its own set-up. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# Without this `python -m` puts the repository root on sys.path, and `import host` finds a second
+# copy of kvgpu.host.
+export PYTHONSAFEPATH := 1
+export PYTHONUNBUFFERED := 1
+export UV_PYTHON_DOWNLOADS := never
+
+PYTHON3 ?= /usr/bin/python3
+UV_VERSION := 0.13.8
+UV := .tools/bin/uv
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+STAMPS := build/.stamps
+JOBS ?= $(shell nproc)
+CXX_DIRS := protocol guest host tests benchmarks
+
+N ?= 10000000
+SUBJECT ?= path
+
+.PHONY: help
+help:  ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# --- set-up ---------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(STAMPS)/apt $(STAMPS)/venv  ## install what is missing: Debian packages, .tools/, .venv/
+
+$(STAMPS)/apt: packaging/apt-packages.txt packaging/install-apt-packages.sh
+	@packaging/install-apt-packages.sh packaging/apt-packages.txt
+	@mkdir -p $(@D) && touch $@
+
+$(UV): $(STAMPS)/apt
+	@test -x $@ && $@ --version | grep -q ' $(UV_VERSION)' || { \
+	  echo "setup: uv $(UV_VERSION) into .tools/"; \
+	  $(PYTHON3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
+	@touch $@
+
+$(STAMPS)/venv: requirements.lock $(UV)
+	@test -x $(BIN)/python || $(UV) venv --quiet --no-project --python $(PYTHON3) .venv
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "setup: kvgpu needs Python 3.11 or newer; set PYTHON3=/path/to/python3" >&2; exit 1; }
+	@echo "setup: Python packages of requirements.lock into .venv/"
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@mkdir -p $(@D) && touch $@
+
+.PHONY: lock
+lock: $(UV)  ## write requirements.lock anew from pyproject.toml (UPGRADE=1: newest versions)
+	$(UV) pip compile --quiet --universal --python-version 3.11 --group dev --generate-hashes \
+	  --no-header $(if $(UPGRADE),--upgrade) pyproject.toml --output-file requirements.lock
+
+# --- build ----------------------------------------------------------------------------------------
+
+.PHONY: gen
+gen: setup  ## write the generated protocol files anew; `git diff` must stay empty
+	PYTHONPATH=packaging/python $(BIN)/python -m kvgpu.protocol.generator
+
+.PHONY: build
+build: build-release  ## build everything into build/release
+
+.PHONY: build-%
+build-%: setup
+	@test -f build/$*/build.ninja || cmake --preset $* --log-level=WARNING
+	@cmake --build --preset $* -j $(JOBS)
+
+.PHONY: deb
+deb: setup build-release  ## kvgpu-host and kvgpu-guest packages into dist/
+	packaging/deb/build.sh
+
+# --- checks ---------------------------------------------------------------------------------------
+
+.PHONY: lint lint-python lint-native lint-text
+lint: lint-text lint-python lint-native  ## style, types, import rules, static analysis, fresh generator output
+
+lint-python: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p kvgpu
+	$(BIN)/mypy tests benchmarks packaging
+	PYTHONPATH=packaging/python $(BIN)/lint-imports
+
+lint-text: setup
+	$(BIN)/codespell $$(git ls-files -- '*.py' '*.h' '*.cpp' '*.c' '*.cu' '*.md' '*.sh' '*.toml' Makefile)
+	$(PYTEST) -q tests/style
+
+lint-native: setup build-dev
+	git ls-files -z -- $(foreach d,$(CXX_DIRS),'$d/*.cpp' '$d/*.h' '$d/*.cu') | \
+	  { grep -zvE '\.gen\.|/generated/' || true; } | xargs -0 $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/python tests/style/clang_tidy.py --build build/dev --jobs $(JOBS)
+
+.PHONY: test test-unit test-native test-loopback test-vm-smoke
+test: test-unit test-native test-loopback test-vm-smoke  ## everything that needs no GPU
+
+test-unit: build-release
+	$(PYTEST) -n $(JOBS) tests/unit
+
+test-native: build-release build-asan build-tsan
+	ctest --preset release
+	ctest --preset asan
+	ctest --preset tsan
+
+test-loopback: build-release
+	$(PYTEST) tests/loopback
+
+test-vm-smoke: deb
+	$(PYTEST) -m 'vm and smoke' tests/vm
+
+.PHONY: test-vm
+test-vm: deb  ## all tests that boot virtual machines (KVM where there is one, else emulated)
+	$(PYTEST) -m vm tests/vm
+
+.PHONY: test-gpu
+test-gpu: build-release  ## the same programs natively and through kvgpu, on a real GPU (PART=name)
+	tests/gpu/run.sh $(PART)
+
+.PHONY: bench
+bench: build-release  ## native beside remoted, alternating, on a real GPU
+	tests/gpu/run.sh bench
+
+.PHONY: stress-ring
+stress-ring: build-release  ## N records through a ring between two processes
+	build/release/tests/native/stress_ring $(N)
+
+.PHONY: fresh
+fresh: setup  ## `make demo` and `make test` in a new Debian 12 chroot that holds a clone of HEAD only
+	tests/fresh.sh
+
+.PHONY: accept
+accept: setup  ## run the acceptance ledger tests/acceptance/SUBJECT.toml (ARGS=--record, --where vm)
+	$(BIN)/python tests/acceptance/accept.py $(SUBJECT) $(ARGS)
+
+# --- see it work ----------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: deb  ## an unmodified CUDA program in a virtual machine, from nothing
+	tests/framework/demo.sh
