@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Control frames: what clients, agent, kvgpud and workers say outside the rings. Normative text: PROTOCOL.md §4.
 #pragma once
 

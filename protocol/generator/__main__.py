@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write every generated file. Usage: python -m kvgpu.protocol.generator ROOT INCLUDE_DIR"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kvgpu.protocol.generator import emit, emit_guest, emit_host
+from kvgpu.protocol.generator.model import GeneratorError
+from kvgpu.protocol.generator.parse import load
+
+OUTPUTS = {
+    "protocol/include/kvgpu/opcodes.gen.h": emit.opcodes_h,
+    "protocol/include/kvgpu/plain_calls.gen.h": emit.plain_calls_h,
+    "guest/libcuda/generated/api.gen.h": emit_guest.api_h,
+    "guest/libcuda/generated/exports.gen.cpp": emit_guest.exports_cpp,
+    "guest/libcuda/generated/refused.gen.cpp": emit_guest.refused_cpp,
+    "guest/libcuda/generated/proc_address.gen.cpp": emit_guest.proc_address_cpp,
+    "guest/libcuda/generated/plain.gen.cpp": emit_guest.plain_cpp,
+    "guest/libcuda/generated/libcuda.map": emit_guest.version_script,
+    "host/worker/generated/driver.gen.h": emit_host.driver_h,
+    "host/worker/generated/handlers.gen.h": emit_host.handlers_h,
+    "host/worker/generated/ops.gen.cpp": emit_host.ops_cpp,
+    "host/worker/generated/plain.gen.cpp": emit_host.plain_cpp,
+}
+
+
+def main(root: Path, include: Path) -> int:
+    """Generate into `root`; print what changed. Returns the exit status."""
+    try:
+        model = load(root, include)
+        for name, emitter in OUTPUTS.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = emitter(model)
+            if path.suffix in (".h", ".cpp"):
+                text = _format(text, path)
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+                print(f"gen: {name}")
+    except GeneratorError as error:
+        print(f"gen: {error}", file=sys.stderr)
+        return 1
+    print(f"gen: {len(model.rows)} served, {len(model.refused)} refused")
+    return 0
+
+
+def _format(text: str, path: Path) -> str:
+    command = [str(Path(sys.executable).parent / "clang-format"), f"--assume-filename={path}"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guest's half: exports, refusals, plain stubs, the cuGetProcAddress table, the version script."""
+
+from __future__ import annotations
+
+from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, outs
+from kvgpu.protocol.generator.model import Model, Row, snake_case, symbol_of
+
+
+def _parameters(row: Row) -> str:
+    return ", ".join(f"{p.type} {p.name}".replace("* ", "*") for p in row.function.params)
+
+
+def api_h(model: Model) -> str:
+    """api.gen.h: the declarations that by_hand/ and plain.gen.cpp fulfil."""
+    text = f'{banner(model)}#pragma once\n\n#include "by_hand/cuda_api.h"\n\nnamespace kvgpu::guest {{\n\n'
+    for row in model.rows:
+        params = _parameters(row)
+        if row.stream == "default":
+            params += ", CUstream default_stream"
+        text += f"CUresult {snake_case(row.name)}({params});\n"
+    return text + "\n}  // namespace kvgpu::guest\n"
+
+
+def exports_cpp(model: Model) -> str:
+    """exports.gen.cpp: the C ABI of what is served, with the per-thread twins."""
+    text = f'{banner(model)}#include "generated/api.gen.h"\n\nnamespace guest = kvgpu::guest;\n\n'
+    text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
+    twins = {n: model.twin_of(n) for n in model.exported}
+    for row in model.rows:
+        text += _export(row, row.name, "CU_STREAM_LEGACY")
+    for name, twin in twins.items():
+        if twin is not None:
+            text += _export(twin, name, "CU_STREAM_PER_THREAD")
+    return text
+
+
+def _export(row: Row, symbol: str, default_stream: str) -> str:
+    names = [p.name for p in row.function.params]
+    if row.stream == "default":
+        names.append(default_stream)
+    elif row.stream is not None and default_stream == "CU_STREAM_PER_THREAD":
+        names[names.index(row.stream)] = f"{row.stream} ? {row.stream} : {default_stream}"
+    return (
+        f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n"
+        f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}\n"
+    )
+
+
+def refused_cpp(model: Model) -> str:
+    """refused.gen.cpp: every other exported name. No header: their parameters do not matter."""
+    text = f'{banner(model)}#include "by_hand/refuse.h"\n\n'
+    text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
+    names = model.refused
+    text += f"namespace kvgpu::guest {{\nconst char* const REFUSED_NAMES[{len(names)}] = {{\n"
+    text += "".join(f'    "{n}",\n' for n in names)
+    text += f"}};\nstd::atomic<uint64_t> refused_calls[{len(names)}];\n}}  // namespace kvgpu::guest\n\n"
+    for index, name in enumerate(names):
+        text += f"EXPORT int {name}() {{ return kvgpu::guest::refuse({index}); }}\n"
+    return text
+
+
+def proc_address_cpp(model: Model) -> str:
+    """proc_address.gen.cpp: (name, version, per thread) -> symbol, sorted by name and version."""
+    names = set(model.exported)
+    entries = []
+    for base, version, suffix in model.typedefs:
+        symbol = symbol_of(base, version, suffix, model.typedefs, names)
+        if symbol in names:
+            entries.append((base, version, bool(suffix), symbol))
+    entries += [
+        ("cuGetProcAddress", 11030, False, "cuGetProcAddress"),
+        ("cuGetProcAddress", 12000, False, "cuGetProcAddress_v2"),
+    ]
+    entries = sorted(set(entries))
+    text = f'{banner(model)}#include "by_hand/proc_address.h"\n\n'
+    for symbol in sorted({e[3] for e in entries}):
+        text += f'extern "C" int {symbol}();\n'
+    text += "\nnamespace kvgpu::guest {\n\nconst ProcAddress PROC_ADDRESSES[] = {\n"
+    for base, version, per_thread, symbol in entries:
+        flag = "true" if per_thread else "false"
+        text += f'    {{"{base}", {version}, {flag}, reinterpret_cast<void*>(&{symbol})}},\n'
+    text += f"}};\nconst size_t N_PROC_ADDRESSES = {len(entries)};\n\n}}  // namespace kvgpu::guest\n"
+    return text
+
+
+def version_script(model: Model) -> str:
+    """libcuda.map: the exported names and nothing else."""
+    names = "".join(f"    {name};\n" for name in model.exported)
+    return f"{{\n  global:\n{names}  local:\n    *;\n}};\n"
+
+
+def plain_cpp(model: Model) -> str:
+    """plain.gen.cpp: stubs of plain rows."""
+    text = (
+        f'{banner(model)}#include "by_hand/call.h"\n#include "by_hand/objects.h"\n'
+        '#include "generated/api.gen.h"\n#include "kvgpu/plain_calls.gen.h"\n\n'
+        "namespace kvgpu::guest {\n\n"
+    )
+    for row in model.rows:
+        if row.plain:
+            text += _plain(row)
+    return text + "}  // namespace kvgpu::guest\n"
+
+
+def _plain(row: Row) -> str:
+    body = ""
+    for param in outs(row):
+        body += f"  if ({param.name} == nullptr) return CUDA_ERROR_INVALID_VALUE;\n"
+    flags = "CaptureRule::ALLOWED" if row.allowed_in_capture else "CaptureRule::FORBIDDEN"
+    body += f"  Call call({flags});\n  if (call.status() != CUDA_SUCCESS) return call.status();\n"
+    for param in ins(row):
+        if param.type in HANDLE_KINDS:
+            kind = HANDLE_KINDS[param.type]
+            body += (
+                f"  if (!is_live(wire::Kind::{kind}, {param.name}))"
+                " return CUDA_ERROR_INVALID_HANDLE;\n"
+            )
+    fields = ["call.context()"]
+    for param in ins(row):
+        if param.type in HANDLE_KINDS:
+            fields.append(f"to_wire({param.name})")
+        else:
+            fields.append(f"static_cast<uint64_t>({param.name})")
+    body += f"  const wire::{row.name}_in in{{{', '.join(fields)}}};\n"
+    if outs(row):
+        body += f"  wire::{row.name}_out out;\n"
+        body += f"  const CUresult result = call.sync(wire::Op::{row.name}, in, &out);\n"
+        body += "  if (result != CUDA_SUCCESS) return result;\n"
+        for param in outs(row):
+            body += f"  *{param.name} = static_cast<{param.pointee}>(out.{param.name});\n"
+        body += "  return CUDA_SUCCESS;\n"
+    elif row.destroys:
+        body += f"  const CUresult result = call.sync(wire::Op::{row.name}, in);\n"
+        body += f"  if (result == CUDA_SUCCESS) forget(to_wire({row.destroys}));\n  return result;\n"
+    else:
+        body += f"  return call.sync(wire::Op::{row.name}, in);\n"
+    return f"CUresult {snake_case(row.name)}({_parameters(row)}) {{\n{body}}}\n\n"

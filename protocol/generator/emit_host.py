@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's half: the driver's function table, plain handlers, the dispatch table."""
+
+from __future__ import annotations
+
+from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, outs
+from kvgpu.protocol.generator.model import Model, Row, snake_case
+
+
+def driver_h(model: Model) -> str:
+    """driver.gen.h: a pointer per function of the driver that cuda.h declares and the driver exports."""
+    names = [n for n in model.exported if n in model.functions]
+    text = (
+        f"{banner(model)}#pragma once\n\n#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n\n"
+        "namespace kvgpu::worker {\n\n// Null where the loaded driver has no such function.\n"
+        "struct DriverTable {\n"
+    )
+    text += "".join(f"  decltype(&::{n}) {n} = nullptr;\n" for n in names)
+    text += "\n  template <typename Resolve>\n  void fill(Resolve resolve) {\n"
+    text += "".join(f'    {n} = reinterpret_cast<decltype({n})>(resolve("{n}"));\n' for n in names)
+    return text + "  }\n};\n\n}  // namespace kvgpu::worker\n"
+
+
+def handlers_h(model: Model) -> str:
+    """handlers.gen.h: what handlers/ and plain.gen.cpp fulfil."""
+    text = f'{banner(model)}#pragma once\n\n#include "session.h"\n\nnamespace kvgpu::worker {{\n\n'
+    for name in _handler_names(model):
+        text += f"CUresult {name}(Session& session, const Task& task, ReplyWriter& reply);\n"
+    return text + "\n}  // namespace kvgpu::worker\n"
+
+
+def _handler_names(model: Model) -> list[str]:
+    control = [snake_case(c.name) for c in model.control if c.route not in ("event", "direct")]
+    return control + [snake_case(r.name) for r in model.rows if r.opcode is not None]
+
+
+def ops_cpp(model: Model) -> str:
+    """ops.gen.cpp: opcode -> how to run it."""
+    text = f'{banner(model)}#include "ops.h"\n\n#include "generated/handlers.gen.h"\n\n'
+    text += "namespace kvgpu::worker {\n\nnamespace {\n\nstruct Row {\n  wire::Op op;\n  OpInfo info;\n};\n\n"
+    text += "constexpr Row ROWS[] = {\n"
+    for record in model.control:
+        if record.route == "event":
+            continue
+        handler = "nullptr" if record.route == "direct" else f"&{snake_case(record.name)}"
+        runs = "true" if record.name in ("ACK_ERROR", "CALLBACK_DONE", "HELLO") else "false"
+        text += (
+            f'    {{wire::Op::{record.name}, {{"{record.name}", Route::{record.route.upper()}, {runs}, '
+            f"{handler}}}}},\n"
+        )
+    for row in model.rows:
+        if row.opcode is not None:
+            runs = "true" if row.runs_poisoned else "false"
+            text += (
+                f'    {{wire::Op::{row.name}, {{"{row.name}", Route::{row.route.upper()}, {runs}, '
+                f"&{snake_case(row.name)}}}}},\n"
+            )
+    return (
+        text + "};\n\n}  // namespace\n\nconst OpInfo* find_op(uint16_t opcode) {\n"
+        "  static const auto table = [] {\n    std::array<const OpInfo*, MAX_OPCODE + 1> t{};\n"
+        "    for (const Row& row : ROWS) t[static_cast<uint16_t>(row.op)] = &row.info;\n"
+        "    return t;\n  }();\n  return opcode <= MAX_OPCODE ? table[opcode] : nullptr;\n}\n\n"
+        "}  // namespace kvgpu::worker\n"
+    )
+
+
+def plain_cpp(model: Model) -> str:
+    """plain.gen.cpp: handlers of plain rows."""
+    text = (
+        f'{banner(model)}#include "generated/handlers.gen.h"\n#include "kvgpu/plain_calls.gen.h"\n\n'
+        "namespace kvgpu::worker {\n\n"
+    )
+    for row in model.rows:
+        if row.plain:
+            text += _plain(row)
+    return text + "}  // namespace kvgpu::worker\n"
+
+
+def _plain(row: Row) -> str:
+    body = f"  wire::{row.name}_in in;\n  if (!task.read(&in)) return session.violation(task);\n"
+    body += "  if (const CUresult bad = session.enter(in.context)) return bad;\n"
+    args = []
+    for param in row.function.params:
+        if param.is_pointer:
+            body += f"  {param.pointee} {param.name}{{}};\n"
+            args.append(f"&{param.name}")
+        elif param.type in HANDLE_KINDS:
+            body += (
+                f"  {param.type} {param.name};\n"
+                f"  if (!session.handles.get(in.{param.name}, &{param.name}))"
+                " return CUDA_ERROR_INVALID_HANDLE;\n"
+            )
+            args.append(param.name)
+        else:
+            args.append(f"static_cast<{param.type}>(in.{param.name})")
+    body += f"  const CUresult result = session.driver->{row.name}({', '.join(args)});\n"
+    if row.destroys:
+        body += f"  if (result == CUDA_SUCCESS) session.handles.remove(in.{row.destroys});\n"
+    if outs(row):
+        values = ", ".join(f"static_cast<uint64_t>({p.name})" for p in outs(row))
+        body += f"  reply.put(wire::{row.name}_out{{{values}}});\n"
+    if not outs(row):
+        body += "  (void)reply;\n"
+    assert ins(row) is not None
+    return (
+        f"CUresult {snake_case(row.name)}(Session& session, const Task& task, ReplyWriter& reply) {{\n"
+        f"{body}  return result;\n}}\n\n"
+    )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers in, model out. The headers are NVIDIA's, fetched as wheels and pinned by hash in inputs.lock."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+from clang import cindex
+
+from kvgpu.protocol.generator.model import Function, GeneratorError, Model, Param, read_api
+
+HEADERS = ("cuda.h", "cudaGL.h", "cudaProfiler.h")
+TYPEDEF_HEADERS = (
+    "cudaTypedefs.h",
+    "cudaGLTypedefs.h",
+    "cudaProfilerTypedefs.h",
+    "cudaEGLTypedefs.h",
+    "cudaVDPAUTypedefs.h",
+)
+_TYPEDEF = re.compile(r"\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
+
+
+def check_inputs(lock: Path, include: Path) -> str:
+    """Compare the headers with inputs.lock; return the digest of cuda.h.
+
+    Raises:
+        GeneratorError: a header is not the pinned one.
+    """
+    pinned: dict[str, str] = tomllib.loads(lock.read_text())["sha256"]
+    for name, wanted in pinned.items():
+        found = hashlib.sha256((include / name).read_bytes()).hexdigest()
+        if found != wanted:
+            raise GeneratorError(
+                f"{name} has sha256 {found}, inputs.lock wants {wanted}: run `make setup`, or "
+                "update inputs.lock together with the pinned wheel"
+            )
+    return pinned["cuda.h"]
+
+
+def load(root: Path, include: Path) -> Model:
+    """Build the model from `root`/protocol and the headers in `include`."""
+    digest = check_inputs(root / "protocol/inputs.lock", include)
+    functions = _functions(include)
+    rows, control = read_api(root / "protocol/api.toml", functions)
+    exported = (root / "tests/data/names-cuda13.txt").read_text().split()
+    missing = [row.name for row in rows if row.name not in exported]
+    if missing:
+        raise GeneratorError(f"api.toml serves names the driver does not export: {missing}")
+    typedefs: list[tuple[str, int, str]] = []
+    for name in TYPEDEF_HEADERS:
+        found = _TYPEDEF.findall((include / name).read_text())
+        typedefs += [(base, int(version), suffix) for base, version, suffix in found]
+    return Model(rows, control, exported, functions, sorted(set(typedefs)), digest)
+
+
+def _functions(include: Path) -> dict[str, Function]:
+    index = cindex.Index.create()
+    source = "#include <cuda.h>\n"
+    unit = index.parse(
+        "api.h",
+        args=["-x", "c", f"-I{include}", f"-I{_gcc_include()}", "-D__CUDA_API_VERSION_INTERNAL"],
+        unsaved_files=[("api.h", source)],
+    )
+    errors = [d.spelling for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
+    if errors:
+        raise GeneratorError(f"cuda.h does not parse: {errors[:3]}")
+    functions = {}
+    for cursor in unit.cursor.get_children():
+        if cursor.kind == cindex.CursorKind.FUNCTION_DECL and cursor.spelling.startswith("cu"):
+            params = tuple(Param(a.spelling, a.type.spelling) for a in cursor.get_arguments())
+            functions[cursor.spelling] = Function(cursor.spelling, params)
+    return functions
+
+
+def _gcc_include() -> str:
+    """Return gcc's own include folder: the libclang wheel brings no stddef.h."""
+    candidates = sorted(Path("/usr/lib/gcc/x86_64-linux-gnu").glob("*/include/stddef.h"))
+    if not candidates:
+        raise GeneratorError("no gcc headers: apt-get install gcc")
+    return str(candidates[-1].parent)

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory order on words that two processes (one of them perhaps hostile) share. Every access to a ring goes through these; each
+// use names its pair. No locked read-modify-write: a peer may map the memory uncached.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+namespace kvgpu {
+
+inline uint64_t load_acquire(const uint64_t& word) {
+  return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+inline uint64_t load_relaxed(const uint64_t& word) {
+  return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_relaxed);
+}
+
+inline void store_release(uint64_t& word, uint64_t value) {
+  std::atomic_ref<uint64_t>(word).store(value, std::memory_order_release);
+}
+
+inline void store_relaxed(uint64_t& word, uint64_t value) {
+  std::atomic_ref<uint64_t>(word).store(value, std::memory_order_relaxed);
+}
+
+// Between "store my flag" and "look at the other side's word": the one place that needs StoreLoad.
+inline void fence_full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+inline void cpu_relax() { __builtin_ia32_pause(); }
+
+// Copy 8-byte words out of (into) shared memory, each loaded (stored) exactly once: what was checked is what is used.
+inline void copy_words_in(uint64_t* to, const uint64_t* from, size_t n_words) {
+  for (size_t i = 0; i < n_words; ++i) to[i] = load_relaxed(from[i]);
+}
+
+inline void copy_words_out(uint64_t* to, const uint64_t* from, size_t n_words) {
+  for (size_t i = 0; i < n_words; ++i) store_relaxed(to[i], from[i]);
+}
+
+}  // namespace kvgpu

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// One direction of a session's record stream in shared memory: single producer, single consumer, two processes.
+//
+// Owns nothing: a view on ring bytes, on the word in which the consumer publishes its position ("credit"), and private
+// positions. Trusts its own positions only. A producer used by several threads is locked by its owner.
+//
+// Pairs: commit word (release by Producer::commit, acquire by Consumer::peek); credit word (release by Consumer::publish,
+// acquire by Producer::refresh_credit).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kvgpu/barrier.h"
+#include "kvgpu/records.h"
+
+namespace kvgpu {
+
+enum class RingError { NONE, BAD_CREDIT, BAD_LENGTH, BAD_POSITION };
+
+constexpr const char* to_string(RingError e) {
+  switch (e) {
+    case RingError::NONE: return "none";
+    case RingError::BAD_CREDIT: return "credit outside of what was sent";
+    case RingError::BAD_LENGTH: return "record length out of range";
+    case RingError::BAD_POSITION: return "record crosses the end of the ring";
+  }
+  return "?";
+}
+
+class Producer {
+ public:
+  Producer() = default;
+  Producer(std::byte* ring, uint64_t ring_bytes, const uint64_t* credit_word)
+      : ring_(ring), ring_bytes_(ring_bytes), credit_word_(credit_word) {}
+
+  uint64_t position() const { return position_; }
+  RingError error() const { return error_; }
+
+  // Room for a record of `len_bytes` (with header)? Emits the PAD record that the end of the ring may need. False: not yet, or
+  // error() is set. After true, write() may be called once.
+  bool reserve(uint32_t len_bytes) {
+    const uint64_t need = wire::padded(len_bytes);
+    const uint64_t to_end = ring_bytes_ - (position_ & (ring_bytes_ - 1));
+    // One line more than the record: the next commit word is cleared before this record is committed.
+    const uint64_t total = (need > to_end ? to_end : 0) + need + wire::RECORD_ALIGN_BYTES;
+    if (position_ + total - credit_ > ring_bytes_ && !refresh_credit(total)) return false;
+    if (need > to_end) pad(static_cast<uint32_t>(to_end));
+    return true;
+  }
+
+  // Header fields except `commit` and `len_bytes` come from `header`; `parts` follow one another as the body.
+  template <typename... Parts>
+  void write(wire::Header header, Parts... parts) {
+    uint64_t* const at = word_at(position_);
+    alignas(8) std::byte line[wire::MAX_RECORD_BYTES];
+    uint32_t len = sizeof(wire::Header);
+    ((std::memcpy(line + len, parts.data, parts.len_bytes), len += parts.len_bytes), ...);
+    header.len_bytes = len;
+    header.commit = 0;
+    std::memcpy(line, &header, sizeof header);
+    const uint32_t n_words = (len + 7) / 8;
+    std::memset(line + len, 0, n_words * 8 - len);
+    copy_words_out(at + 1, reinterpret_cast<uint64_t*>(line) + 1, n_words - 1);
+    commit(wire::padded(len));
+  }
+
+ private:
+  uint64_t* word_at(uint64_t position) const {
+    return reinterpret_cast<uint64_t*>(ring_ + (position & (ring_bytes_ - 1)));
+  }
+
+  void commit(uint32_t padded_bytes) {
+    const uint64_t next = position_ + padded_bytes;
+    store_relaxed(*word_at(next), 0);  // so that no stale lap is taken for a record
+    // release: pairs with the acquire of the commit word in Consumer::peek()
+    store_release(*word_at(position_), position_ + 1);
+    position_ = next;
+  }
+
+  void pad(uint32_t len_bytes) {
+    wire::Header header{};
+    header.len_bytes = len_bytes;
+    header.flags = wire::PAD | wire::NOREPLY;
+    alignas(8) uint64_t words[sizeof(wire::Header) / 8];
+    std::memcpy(words, &header, sizeof header);
+    copy_words_out(word_at(position_) + 1, words + 1, sizeof(wire::Header) / 8 - 1);
+    commit(len_bytes);
+  }
+
+  bool refresh_credit(uint64_t total) {
+    // acquire: pairs with the release in Consumer::publish(); what was read there may now be overwritten
+    const uint64_t credit = load_acquire(*credit_word_);
+    if (credit < credit_ || credit > position_) {
+      error_ = RingError::BAD_CREDIT;
+      return false;
+    }
+    credit_ = credit;
+    return position_ + total - credit_ <= ring_bytes_;
+  }
+
+  std::byte* ring_ = nullptr;
+  uint64_t ring_bytes_ = 0;
+  const uint64_t* credit_word_ = nullptr;
+  uint64_t position_ = 0;
+  uint64_t credit_ = 0;
+  RingError error_ = RingError::NONE;
+};
+
+// A piece of a record's body.
+struct Part {
+  const void* data;
+  uint32_t len_bytes;
+};
+template <typename T>
+Part part(const T& body) {
+  return {&body, sizeof(T)};
+}
+
+class Consumer {
+ public:
+  Consumer() = default;
+  Consumer(const std::byte* ring, uint64_t ring_bytes, uint64_t* credit_word)
+      : ring_(ring), ring_bytes_(ring_bytes), credit_word_(credit_word) {}
+
+  uint64_t position() const { return position_; }
+  RingError error() const { return error_; }
+
+  // The header of the next record, copied once and checked. False: none yet, or error() is set.
+  bool peek(wire::Header* header) {
+    for (;;) {
+      const uint64_t* const at = word_at(position_);
+      // acquire: pairs with the release in Producer::commit()
+      if (load_acquire(*at) != position_ + 1) return false;
+      uint64_t words[sizeof(wire::Header) / 8];
+      copy_words_in(words + 1, at + 1, sizeof(wire::Header) / 8 - 1);
+      words[0] = position_ + 1;
+      std::memcpy(header, words, sizeof *header);
+      if (!check(*header)) return false;
+      if (!(header->flags & wire::PAD)) return true;
+      advance(header->len_bytes);
+    }
+  }
+
+  // The whole record of a peeked header: `to` has room for padded(len) bytes. The header is the checked copy, not read again.
+  void take(const wire::Header& header, void* to) {
+    const uint64_t* const at = word_at(position_);
+    auto* const words = static_cast<uint64_t*>(to);
+    std::memcpy(words, &header, sizeof header);
+    constexpr size_t n_header = sizeof(wire::Header) / 8;
+    copy_words_in(words + n_header, at + n_header, (header.len_bytes + 7) / 8 - n_header);
+    advance(header.len_bytes);
+  }
+
+  // Give space back. Done by itself every eighth of the ring; call it when idle.
+  void publish() {
+    published_ = position_;
+    // release: pairs with the acquire in Producer::refresh_credit()
+    store_release(*credit_word_, position_);
+  }
+  bool unpublished() const { return published_ != position_; }
+
+ private:
+  const uint64_t* word_at(uint64_t position) const {
+    return reinterpret_cast<const uint64_t*>(ring_ + (position & (ring_bytes_ - 1)));
+  }
+
+  bool check(const wire::Header& header) {
+    const uint64_t to_end = ring_bytes_ - (position_ & (ring_bytes_ - 1));
+    const bool is_pad = (header.flags & wire::PAD) != 0;
+    if (header.len_bytes < sizeof(wire::Header) || header.len_bytes > wire::MAX_RECORD_BYTES) {
+      error_ = RingError::BAD_LENGTH;
+    } else if (wire::padded(header.len_bytes) > to_end || (is_pad && header.len_bytes != to_end)) {
+      error_ = RingError::BAD_POSITION;
+    }
+    return error_ == RingError::NONE;
+  }
+
+  void advance(uint32_t len_bytes) {
+    position_ += wire::padded(len_bytes);
+    if (position_ - published_ >= ring_bytes_ / 8) publish();
+  }
+
+  const std::byte* ring_ = nullptr;
+  uint64_t ring_bytes_ = 0;
+  uint64_t* credit_word_ = nullptr;
+  uint64_t position_ = 0;
+  uint64_t published_ = 0;
+  RingError error_ = RingError::NONE;
+};
+
+}  // namespace kvgpu
