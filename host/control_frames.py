@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control frames (PROTOCOL.md §4): encode, decode, and a decoder for byte streams.
+
+Trusts nothing it decodes: lengths are checked before a payload is looked at. The C++ form of the
+same facts is protocol/include/kvgpu/control.h; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import ClassVar
+
+from kvgpu.host.errors import ProtocolError
+from kvgpu.host.units import is_power_of_two
+
+PROTOCOL_MAJOR = 0
+PROTOCOL_MINOR = 1
+FEATURES = 0
+MAX_PAYLOAD_BYTES = 4096
+HEADER = struct.Struct("<IHHII")
+MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
+MAGIC = 0x4347564B
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A payload. Sub-classes list their fields in wire order; LAYOUT packs them."""
+
+    TYPE: ClassVar[int]
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<")
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(*astuple(self))
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Body:
+        return cls(*cls.LAYOUT.unpack_from(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Body):
+    """A CUresult and a message up to the end of the payload."""
+
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<i")
+    cuda_error: int
+    message: str
+
+    def pack(self) -> bytes:
+        text = self.message.replace("\0", " ").encode()
+        room_bytes = MAX_PAYLOAD_BYTES - self.LAYOUT.size
+        return self.LAYOUT.pack(self.cuda_error) + text[:room_bytes]
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Body:
+        (cuda_error,) = cls.LAYOUT.unpack_from(payload)
+        return cls(cuda_error, payload[cls.LAYOUT.size :].decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Body):
+    TYPE: ClassVar[int] = 1
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHI16s")
+    major: int
+    minor: int
+    features: int
+    boot_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Body):
+    TYPE: ClassVar[int] = 2
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHIQ16s")
+    major: int
+    minor: int
+    features: int
+    region_bytes: int
+    vm_uuid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Failure):
+    TYPE: ClassVar[int] = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Body):
+    TYPE: ClassVar[int] = 4
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHIQII16s")
+    major: int
+    minor: int
+    features: int
+    window: int
+    pid: int
+    uid: int
+    comm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Body):
+    TYPE: ClassVar[int] = 5
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHIIIQQQ")
+    major: int
+    minor: int
+    features: int
+    session: int
+    reserved: int
+    block_offset: int
+    block_bytes: int
+    region_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Body):
+    TYPE: ClassVar[int] = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Closed(Failure):
+    TYPE: ClassVar[int] = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Kick(Body):
+    TYPE: ClassVar[int] = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Body):
+    TYPE: ClassVar[int] = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Body):
+    TYPE: ClassVar[int] = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Body):
+    TYPE: ClassVar[int] = 16
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<I")
+    n_devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentAlloc(Body):
+    TYPE: ClassVar[int] = 17
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<Q")
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent(Body):
+    TYPE: ClassVar[int] = 18
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<QQ")
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentFree(Body):
+    TYPE: ClassVar[int] = 19
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<Q")
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Failure):
+    TYPE: ClassVar[int] = 20
+
+
+BODIES: dict[int, type[Body]] = {
+    body.TYPE: body
+    for body in (
+        *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong),
+        *(Ready, ExtentAlloc, Extent, ExtentFree, Failed),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A decoded frame; `id` is a session or a request number, as the table in PROTOCOL.md says."""
+
+    body: Body
+    id: int = 0
+
+    def encode(self) -> bytes:
+        payload = self.body.pack()
+        return HEADER.pack(MAGIC, self.body.TYPE, 0, len(payload), self.id) + payload
+
+
+def decode(message: bytes) -> Frame:
+    """Decode one whole frame, as a SOCK_SEQPACKET message carries it.
+
+    Raises ProtocolError for anything that is not exactly one known frame.
+    """
+    if len(message) < HEADER.size:
+        raise ProtocolError(f"a frame of {len(message)} bytes is shorter than its header")
+    magic, frame_type, _flags, len_bytes, frame_id = HEADER.unpack_from(message)
+    if magic != MAGIC or len_bytes != len(message) - HEADER.size:
+        raise ProtocolError(f"bad frame header: magic {magic:#x}, length {len_bytes}")
+    if len_bytes > MAX_PAYLOAD_BYTES:
+        raise ProtocolError(f"a payload of {len_bytes} bytes is above {MAX_PAYLOAD_BYTES}")
+    body = BODIES.get(frame_type)
+    if body is None:
+        raise ProtocolError(f"unknown frame type {frame_type}")
+    payload = message[HEADER.size :]
+    if len(payload) < body.LAYOUT.size:
+        raise ProtocolError(f"{body.__name__}: {len(payload)} of {body.LAYOUT.size} payload bytes")
+    return Frame(body.unpack(payload), frame_id)
+
+
+class StreamDecoder:
+    """Finds frames in a byte stream; after garbage it goes on at the next magic, and says so."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._buffer = bytearray()
+        self._n_complaints = 0
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take `data` and yield the frames that are complete now."""
+        self._buffer += data
+        while self._align() and len(self._buffer) >= HEADER.size:
+            len_bytes = HEADER.unpack_from(self._buffer)[3]
+            if len_bytes > MAX_PAYLOAD_BYTES:
+                self._skip(len(_MAGIC_BYTES), f"length {len_bytes}")
+                continue
+            end = HEADER.size + len_bytes
+            if len(self._buffer) < end:
+                return
+            message = bytes(self._buffer[:end])
+            del self._buffer[:end]
+            try:
+                yield decode(message)
+            except ProtocolError as error:
+                self._complain(f"frame dropped: {error}")
+
+    def _align(self) -> bool:
+        """Drop what precedes the next magic; False if there is none yet."""
+        start = self._buffer.find(_MAGIC_BYTES)
+        if start > 0:
+            self._skip(start, "no magic")
+        elif start < 0:
+            # The tail may be the beginning of a magic of which the rest is still to come.
+            keep = next(
+                (n for n in (3, 2, 1) if self._buffer.endswith(_MAGIC_BYTES[:n])),
+                0,
+            )
+            if len(self._buffer) > keep:
+                self._skip(len(self._buffer) - keep, "no magic")
+        return start >= 0
+
+    def _skip(self, n_bytes: int, why: str) -> None:
+        del self._buffer[:n_bytes]
+        self._complain(f"{n_bytes} bytes skipped: {why}")
+
+    def _complain(self, what: str) -> None:
+        # Logged at the 1st, 2nd, 4th, 8th ... time: a hostile guest must not fill the host's log.
+        self._n_complaints += 1
+        if is_power_of_two(self._n_complaints):
+            _log.warning("%s: %s (%d so far)", self._peer, what, self._n_complaints)
