@@ -64,6 +64,7 @@ step() {
 
 copy_configuration() {
   # Which mirror, which index, which certificates: the machine's own.
+  rm -f "$root/etc/apt/sources.list" # mmdebstrap wrote one
   local path
   for path in /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/apt.conf.d /etc/apt/keyrings \
     /etc/apt/auth.conf.d /etc/apt/preferences.d /etc/pip.conf /etc/resolv.conf /etc/hosts \

@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
+#   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
+#   bench     call cost, launch + synchronise, bandwidth: native beside remoted
+#   vm        the same programs in an emulated VM beside the GPU
+# Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
+# the run-time packages: from .venv, else from wheels in .whl/. No network. Logs: ${OUT:-build/test-gpu}.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+out=${OUT:-$PWD/build/test-gpu}
+programs_dir=build/release/tests/programs
+part_limit_s=480
+program_limit_s=120
+export PYTHONSAFEPATH=1
+
+die() {
+  echo "test-gpu: $*" >&2
+  exit 1
+}
+
+find_python() {
+  if .venv/bin/python -c 'import posix_ipc, pydantic, typer' 2>/dev/null; then
+    python=.venv/bin/python
+  else
+    python=python3
+    if [[ -d .whl ]]; then
+      # Outside $out: that folder holds logs only.
+      site=$(mktemp -d)
+      python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" .whl/*.whl
+    fi
+  fi
+  export PYTHONPATH=$PWD/packaging/python${site:+:$site}
+  "$python" -c 'import kvgpu.host.cli' ||
+    die "kvgpu does not import: run make setup, or put the wheels of requirements.lock into .whl/"
+}
+
+# Lines that begin with # carry timings and addresses; all others must not differ.
+stable_lines() { grep -v '^#' "$1" || true; }
+
+run_one() { # LOG COMMAND...: stdout to LOG.out, the rest to LOG.err, the status to LOG.status
+  local log=$1 status=0
+  shift
+  timeout "$program_limit_s" "$@" >"$log.out" 2>"$log.err" || status=$?
+  echo "$status" >"$log.status"
+}
+
+compare() { # PROGRAM: natively, then remoted
+  local program=$1 log=$out/programs/$1
+  run_one "$log.native" "$programs_dir/$program"
+  run_one "$log.remoted" "$python" -m kvgpu.host.cli run -- "$programs_dir/$program"
+  if ! cmp -s "$log.native.status" "$log.remoted.status"; then
+    echo "FAILED  $program: exit status $(<"$log.native.status") natively," \
+      "$(<"$log.remoted.status") remoted"
+    tail -n 20 "$log.remoted.err"
+    return 1
+  fi
+  if ! diff <(stable_lines "$log.native.out") <(stable_lines "$log.remoted.out"); then
+    echo "FAILED  $program: native (<) and remoted (>) differ"
+    return 1
+  fi
+  if [[ $(<"$log.native.status") -ne 0 || ! -s $log.native.out ]]; then
+    echo "FAILED  $program: exit status $(<"$log.native.status") natively and remoted"
+    tail -n 20 "$log.native.out" "$log.native.err"
+    return 1
+  fi
+  echo "same    $program ($(stable_lines "$log.native.out" | wc -l) lines)" \
+    "sha256 $(sha256sum "$programs_dir/$program" | cut -d' ' -f1)"
+}
+
+part_programs() {
+  local failed=0 n=0 path name
+  mkdir -p "$out/programs"
+  for path in "$programs_dir"/*; do
+    name=$(basename "$path")
+    # bench and spin have parts of their own; CMake's files are no programs.
+    [[ -f $path && -x $path && $name != bench && $name != spin ]] || continue
+    n=$((n + 1))
+    compare "$name" || failed=1
+  done
+  [[ $n -gt 0 ]] || die "no programs in $programs_dir: run make build"
+  return $failed
+}
+
+part_bench() {
+  mkdir -p "$out"
+  "$python" benchmarks/pair.py --pairs "${PAIRS:-5}" "$programs_dir/bench" | tee "$out/bench.txt"
+}
+
+part_vm() {
+  [[ -x tests/gpu/vm.sh ]] || die "the part vm is not there yet"
+  OUT=$out tests/gpu/vm.sh
+}
+
+main() {
+  local parts=("$@") part failed=0 begun
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs bench vm)
+  command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
+  mkdir -p "$out"
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
+  find_python
+  for part in "${parts[@]}"; do
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, bench, vm)"
+    begun=$SECONDS
+    # A part is a subshell, so that `set -e` holds inside it and its failure does not end the others.
+    (part_"$part") && status=0 || status=$?
+    [[ $((SECONDS - begun)) -le $part_limit_s ]] || echo "test-gpu: $part is over its 8 minutes"
+    echo "test-gpu: $part: status $status after $((SECONDS - begun)) s"
+    [[ $status -eq 0 ]] || failed=1
+  done
+  [[ $failed -eq 0 ]] && echo "test-gpu: passed" || echo "test-gpu: failed (logs in $out)"
+  return $failed
+}
+
+main "$@"
