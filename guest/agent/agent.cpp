@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "log.h"
+#include "notify.h"
+
+namespace kvgpu::agent {
+
+namespace {
+
+using control::Type;
+using std::chrono::milliseconds;
+
+constexpr size_t MAX_CLIENTS = 1024;
+constexpr milliseconds RETRY{250};    // between looks for a host that is not there
+constexpr milliseconds HOLD{10'000};  // how long an OPEN waits for the host, at boot or restart
+constexpr size_t MAX_MESSAGE_BYTES = sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES;
+
+// CUDA 13.0 cuda.h; the agent needs three of its codes, not its header.
+constexpr int32_t CUDA_ERROR_NO_DEVICE = 100;
+constexpr int32_t CUDA_ERROR_SYSTEM_NOT_READY = 802;
+constexpr int32_t CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803;
+
+}  // namespace
+
+Agent::Agent(Options options)
+    : options_(std::move(options)),
+      link_(loop_, {.connected = [this] { on_connected(); },
+                    .disconnected = [this] { on_disconnected(); },
+                    .frame = [this](const Frame& frame) { on_host_frame(frame); },
+                    .writable = [this] { set_reading(true); }}) {}
+
+bool Agent::run(int signal_fd) {
+  if (!loop_.open() || !loop_.add(signal_fd, EPOLLIN, [this](uint32_t) { stopping_ = true; })) {
+    log("cannot start: %s", std::strerror(errno));
+    return false;
+  }
+  if (!listen_for_clients()) return false;
+  adopt_sessions();
+  look_for_host();
+  notify_service_manager();
+  while (!stopping_) {
+    loop_.run_once(next_timeout_ms());
+    look_for_host();
+    expire_held();
+  }
+  log("stopping; %zu client(s) keep their sessions", clients_.size());
+  save();
+  return true;
+}
+
+bool Agent::listen_for_clients() {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string& path = options_.socket_path;
+  if (path.size() >= sizeof address.sun_path) {
+    log("socket path %s is too long", path.c_str());
+    return false;
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  listener_ = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  unlink(path.c_str());  // left by an agent that was killed
+  const bool ready =
+      listener_ &&
+      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      // Every user of the VM may use the VM's GPUs, as with /dev/nvidia*.
+      chmod(path.c_str(), 0666) == 0 && listen(listener_.get(), SOMAXCONN) == 0 &&
+      loop_.add(listener_.get(), EPOLLIN, [this](uint32_t) { accept_client(); });
+  if (!ready) log("cannot listen on %s: %s", path.c_str(), std::strerror(errno));
+  return ready;
+}
+
+void Agent::adopt_sessions() {
+  for (const SavedSession& saved : load_sessions(options_.state_path, options_.boot_id)) {
+    Process process = watch_process(saved.pid);
+    if (!process.pidfd || process.start_ticks != saved.start_ticks) {
+      log("session %u: process %d ended while no agent ran", saved.session, saved.pid);
+      closes_.push_back(saved.session);
+      continue;
+    }
+    Client& client = clients_.emplace_back();
+    client.process = std::move(process);
+    client.stage = Client::Stage::OPEN;
+    client.session = saved.session;
+    watch_end_of(client);
+    log("session %u: process %d adopted", saved.session, saved.pid);
+  }
+}
+
+void Agent::look_for_host() {
+  if (link_.is_connected()) return;
+  if (!region_) region_ = open_region(options_.region_path);
+  const std::string port = options_.port_path.empty() ? find_port() : options_.port_path;
+  if ((!region_ || port.empty()) && !told_what_is_missing_) {
+    told_what_is_missing_ = true;
+    log("waiting: %s", !region_ ? "no kvgpu region (PCI 1af4:1110 with kvgpu's superblock)"
+                                : "no virtio-serial port org.kvgpu.0");
+  }
+  if (region_ && !port.empty()) link_.try_connect(port);
+}
+
+int Agent::next_timeout_ms() const {
+  if (!link_.is_connected()) return static_cast<int>(RETRY.count());
+  const bool any_held = std::ranges::any_of(
+      clients_, [](const Client& client) { return client.stage == Client::Stage::HELD; });
+  return any_held ? static_cast<int>(RETRY.count()) : -1;
+}
+
+void Agent::expire_held() {
+  const auto now = Clock::now();
+  for (Client& client : clients_) {
+    if (client.stage != Client::Stage::HELD || now < client.held_until) continue;
+    refuse(client, CUDA_ERROR_SYSTEM_NOT_READY, "kvgpud on the host does not answer");
+  }
+}
+
+// --- clients ---------------------------------------------------------------------------------
+
+void Agent::accept_client() {
+  UniqueFd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!connection) return;
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return;
+  if (clients_.size() >= MAX_CLIENTS) {
+    log("process %d refused: %zu clients already", peer.pid, clients_.size());
+    return;
+  }
+  Process process = watch_process(peer.pid);
+  if (!process.pidfd) return;  // it has ended already
+  Client& client = clients_.emplace_back();
+  client.connection = std::move(connection);
+  client.process = std::move(process);
+  client.uid = peer.uid;
+  watch_end_of(client);
+  if (!loop_.add(client.connection.get(), link_.is_congested() ? 0u : EPOLLIN,
+                 [this, &client](uint32_t) { read_client(client); })) {
+    drop_client(client, "cannot be watched");
+  }
+}
+
+void Agent::watch_end_of(Client& client) {
+  // Not the connection's end alone: a forked child may hold it open long after the process.
+  const int pidfd = client.process.pidfd.get();
+  if (!loop_.add(pidfd, EPOLLIN, [this, &client](uint32_t) { drop_client(client, "ended"); })) {
+    log("process %d cannot be watched: %s", client.process.pid, std::strerror(errno));
+  }
+}
+
+void Agent::read_client(Client& client) {
+  std::array<uint8_t, MAX_MESSAGE_BYTES + 1> message;
+  const ssize_t n_bytes = recv(client.connection.get(), message.data(), message.size(), 0);
+  if (n_bytes < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n_bytes <= 0) {
+    drop_client(client, "disconnected");
+    return;
+  }
+  const auto frame = decode(std::span(message).first(static_cast<size_t>(n_bytes)));
+  if (!frame || !handle_client_frame(client, *frame)) {
+    drop_client(client, "sent what is not allowed");
+    return;
+  }
+  if (link_.is_congested()) set_reading(false);
+}
+
+bool Agent::handle_client_frame(Client& client, const Frame& frame) {
+  switch (frame.type) {
+    case Type::OPEN:
+      return open_session(client, frame);
+    case Type::KICK:
+      if (client.stage == Client::Stage::ENDED) return true;  // CLOSED is on its way
+      if (client.stage != Client::Stage::OPEN || frame.id != client.session) return false;
+      // Without a host link there is no one to wake: on_welcome kicks in its stead.
+      if (welcomed_) link_.send(Frame{Type::KICK, client.session, {}});
+      return true;
+    case Type::PING:
+      return send_to_client(client, Frame{Type::PONG, frame.id, {}});
+    default:
+      return false;
+  }
+}
+
+bool Agent::open_session(Client& client, const Frame& frame) {
+  const auto open = payload_as<control::Open>(frame);
+  if (client.stage != Client::Stage::NEW || !open) return false;
+  client.open = *open;
+  client.open.pid = static_cast<uint32_t>(client.process.pid);
+  client.open.uid = client.uid;
+  client.client_request = frame.id;
+  client.held_until = Clock::now() + HOLD;
+  client.stage = Client::Stage::HELD;
+  if (!region_) {
+    refuse(client, CUDA_ERROR_NO_DEVICE, "this VM has no kvgpu device (PCI 1af4:1110)");
+  } else if (!refusal_.empty()) {
+    refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
+  } else if (welcomed_) {
+    ask_host(client);
+  }
+  return true;
+}
+
+void Agent::ask_host(Client& client) {
+  client.request = ++last_request_;
+  client.stage = Client::Stage::ASKED;
+  link_.send(make_frame(Type::OPEN, client.request, client.open));
+}
+
+bool Agent::send_to_client(Client& client, const Frame& frame, int fd_to_pass) {
+  if (!client.connection) return false;
+  auto bytes = encode(frame);
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_bytes{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd_to_pass >= 0) {
+    message.msg_control = control_bytes.data();
+    message.msg_controllen = control_bytes.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd_to_pass, sizeof(int));
+  }
+  // A client that does not read its few messages is not waited for.
+  return sendmsg(client.connection.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+void Agent::refuse(Client& client, int32_t cuda_error, std::string_view message) {
+  log("process %d refused: %.*s", client.process.pid, static_cast<int>(message.size()),
+      message.data());
+  client.stage = Client::Stage::ENDED;
+  send_to_client(client, make_failure(Type::REFUSED, client.client_request, cuda_error, message));
+}
+
+void Agent::drop_client(Client& client, const char* why) {
+  if (client.stage == Client::Stage::OPEN) {
+    log("session %u: process %d %s", client.session, client.process.pid, why);
+    close_session(client.session);
+  }
+  // A client that is ASKED leaves no trace here: on_opened closes what nobody waits for.
+  const bool had_session = client.stage == Client::Stage::OPEN;
+  if (client.connection) loop_.remove(client.connection.get());
+  loop_.remove(client.process.pidfd.get());
+  clients_.remove_if([&client](const Client& other) { return &other == &client; });
+  if (had_session) save();
+}
+
+void Agent::set_reading(bool reading) {
+  for (const Client& client : clients_) {
+    if (client.connection) loop_.set_events(client.connection.get(), reading ? EPOLLIN : 0u);
+  }
+}
+
+// --- host ------------------------------------------------------------------------------------
+
+void Agent::on_connected() {
+  log("host connected");
+  refusal_.clear();
+  control::Hello hello{control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, control::FEATURES, {}};
+  std::ranges::copy(options_.boot_id, hello.boot_id);
+  link_.send(make_frame(Type::HELLO, 0, hello));
+}
+
+void Agent::on_disconnected() {
+  log("host disconnected");
+  welcomed_ = false;
+  set_reading(true);
+  for (Client& client : clients_) {
+    if (client.stage != Client::Stage::ASKED) continue;
+    client.stage = Client::Stage::HELD;  // asked again when the host is back
+    client.held_until = Clock::now() + HOLD;
+  }
+}
+
+void Agent::on_host_frame(const Frame& frame) {
+  switch (frame.type) {
+    case Type::WELCOME:
+      return on_welcome(frame);
+    case Type::REFUSED:
+      return on_refused(frame);
+    case Type::OPENED:
+      return on_opened(frame);
+    case Type::CLOSED:
+      return on_closed(frame);
+    case Type::PING:
+      return link_.send(Frame{Type::PONG, frame.id, {}});
+    case Type::PONG:
+      return;
+    default:
+      log("frame of type %u from the host ignored", static_cast<unsigned>(frame.type));
+  }
+}
+
+void Agent::on_welcome(const Frame& frame) {
+  const auto welcome = payload_as<control::Welcome>(frame);
+  if (!welcome) return log("WELCOME is too short: ignored");
+  if (welcome->major != control::PROTOCOL_MAJOR) {
+    refusal_ =
+        "the host speaks kvgpu protocol " + std::to_string(welcome->major) + ", this guest " +
+        std::to_string(control::PROTOCOL_MAJOR) + ": upgrade the " +
+        (welcome->major > control::PROTOCOL_MAJOR ? "guest's kvgpu-guest" : "host's kvgpu-host");
+    return log("%s", refusal_.c_str());
+  }
+  if (welcome->region_bytes > region_->size_bytes) {
+    return log("WELCOME names a region larger than the device: ignored");
+  }
+  welcomed_ = true;
+  log("welcomed by kvgpud, protocol %u.%u", welcome->major, welcome->minor);
+  send_pending_closes();
+  save();
+  for (Client& client : clients_) {
+    if (client.stage == Client::Stage::HELD) ask_host(client);
+    // A kick may have been lost while the link was down; one too many does no harm.
+    if (client.stage == Client::Stage::OPEN) link_.send(Frame{Type::KICK, client.session, {}});
+  }
+}
+
+void Agent::on_refused(const Frame& frame) {
+  if (frame.id == 0) {
+    refusal_ = failure_text(frame);
+    log("refused by kvgpud: %s", refusal_.c_str());
+    for (Client& client : clients_) {
+      if (client.stage != Client::Stage::HELD) continue;
+      refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
+    }
+    return;
+  }
+  Client* client = find_by_request(frame.id);
+  if (client == nullptr) return;
+  const auto failure = payload_as<control::Failure>(frame);
+  refuse(*client, failure ? failure->cuda_error : CUDA_ERROR_SYSTEM_NOT_READY, failure_text(frame));
+}
+
+void Agent::on_opened(const Frame& frame) {
+  const auto opened = payload_as<control::Opened>(frame);
+  if (!opened) return log("OPENED is too short: ignored");
+  Client* client = find_by_request(frame.id);
+  if (client == nullptr) {
+    log("session %u: its process has ended meanwhile", opened->session);
+    return close_session(opened->session);
+  }
+  const uint64_t limit_bytes = region_->size_bytes;
+  if (opened->block_bytes > limit_bytes ||
+      opened->block_offset > limit_bytes - opened->block_bytes) {
+    close_session(opened->session);
+    return refuse(*client, CUDA_ERROR_SYSTEM_NOT_READY, "the host named a block out of the region");
+  }
+  client->stage = Client::Stage::OPEN;
+  client->session = opened->session;
+  save();
+  log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
+  Frame answer = frame;
+  answer.id = client->client_request;
+  if (!send_to_client(*client, answer, region_->fd.get())) {
+    drop_client(*client, "does not take its answer");
+  }
+}
+
+void Agent::on_closed(const Frame& frame) {
+  Client* client = find_by_session(frame.id);
+  if (client == nullptr) return;
+  log("session %u: closed by the host: %s", frame.id, failure_text(frame).c_str());
+  client->stage = Client::Stage::ENDED;
+  send_to_client(*client, frame);
+  if (!client->connection) drop_client(*client, "has no session left");
+  save();
+}
+
+void Agent::close_session(uint32_t session) {
+  closes_.push_back(session);
+  if (welcomed_) send_pending_closes();
+}
+
+void Agent::send_pending_closes() {
+  for (const uint32_t session : closes_) link_.send(Frame{Type::CLOSE, session, {}});
+  // If the link broke meanwhile, kvgpud may have missed some: closing twice does no harm.
+  if (welcomed_) closes_.clear();
+}
+
+void Agent::save() {
+  std::vector<SavedSession> sessions;
+  for (const Client& client : clients_) {
+    if (client.stage != Client::Stage::OPEN) continue;
+    sessions.push_back({client.session, client.process.pid, client.process.start_ticks});
+  }
+  // A session to close belongs to no process; process 0 is none, so the next agent closes it.
+  for (const uint32_t session : closes_) sessions.push_back({session, 0, 0});
+  if (!save_sessions(options_.state_path, options_.boot_id, sessions)) {
+    log("cannot write %s: %s", options_.state_path.c_str(), std::strerror(errno));
+  }
+}
+
+Agent::Client* Agent::find_by_request(uint32_t request) {
+  const auto found = std::ranges::find_if(clients_, [request](const Client& client) {
+    return client.stage == Client::Stage::ASKED && client.request == request;
+  });
+  return found == clients_.end() ? nullptr : &*found;
+}
+
+Agent::Client* Agent::find_by_session(uint32_t session) {
+  const auto found = std::ranges::find_if(clients_, [session](const Client& client) {
+    return client.stage == Client::Stage::OPEN && client.session == session;
+  });
+  return found == clients_.end() ? nullptr : &*found;
+}
+
+}  // namespace kvgpu::agent

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvgpu-agentd: lets every CUDA process of this VM talk to kvgpud, and tells kvgpud when one is
+// gone.
+//
+// Owns the virtio-serial port (it can be open in one process only), the clients' socket and the
+// table of sessions. Trusts neither clients nor host: whatever they say is checked before use. One
+// thread; everything that grows is bounded.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "event_loop.h"
+#include "frames.h"
+#include "host_link.h"
+#include "process.h"
+#include "state.h"
+#include "unique_fd.h"
+
+namespace kvgpu::agent {
+
+struct Options {
+  std::string region_path;  // empty: look for the PCI device
+  std::string port_path;    // empty: look for the virtio-serial port
+  std::string socket_path = control::GUEST_SOCKET;
+  std::string state_path = "/run/kvgpu/agent.state";
+  BootId boot_id{};
+};
+
+class Agent {
+ public:
+  explicit Agent(Options options);
+  // Serves until it is told to stop; false if it cannot start.
+  [[nodiscard]] bool run(int signal_fd);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // One client process: connected, or only its process watched, after this agent's restart.
+  struct Client {
+    enum class Stage { NEW, HELD, ASKED, OPEN, ENDED };
+
+    UniqueFd connection;
+    Process process;
+    uint32_t uid = 0;
+    Stage stage = Stage::NEW;
+    uint32_t client_request = 0;  // the number it chose
+    uint32_t request = 0;         // ours: unique among clients
+    uint32_t session = 0;         // valid while OPEN
+    control::Open open{};
+    Clock::time_point held_until;
+  };
+
+  [[nodiscard]] bool listen_for_clients();
+  void adopt_sessions();
+  void look_for_host();
+  int next_timeout_ms() const;
+  void expire_held();
+
+  void accept_client();
+  void read_client(Client& client);
+  bool handle_client_frame(Client& client, const Frame& frame);
+  bool open_session(Client& client, const Frame& frame);
+  void watch_end_of(Client& client);
+  void drop_client(Client& client, const char* why);
+  bool send_to_client(Client& client, const Frame& frame, int fd_to_pass = -1);
+  void refuse(Client& client, int32_t cuda_error, std::string_view message);
+  void ask_host(Client& client);
+  void set_reading(bool reading);
+
+  void on_connected();
+  void on_disconnected();
+  void on_host_frame(const Frame& frame);
+  void on_welcome(const Frame& frame);
+  void on_refused(const Frame& frame);
+  void on_opened(const Frame& frame);
+  void on_closed(const Frame& frame);
+  void close_session(uint32_t session);
+  void send_pending_closes();
+  void save();
+
+  Client* find_by_request(uint32_t request);
+  Client* find_by_session(uint32_t session);
+
+  Options options_;
+  EventLoop loop_;
+  HostLink link_;
+  std::optional<Region> region_;
+  UniqueFd listener_;
+  std::list<Client> clients_;     // a list: handlers hold references to elements
+  std::vector<uint32_t> closes_;  // sessions to close as soon as the host listens
+  bool welcomed_ = false;
+  bool stopping_ = false;
+  bool told_what_is_missing_ = false;
+  std::string refusal_;  // why the host refused HELLO; empty if it did not
+  uint32_t last_request_ = 0;
+};
+
+}  // namespace kvgpu::agent

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds what the host gave this VM: the shared region (ivshmem BAR 2) and the virtio-serial port.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "unique_fd.h"
+
+namespace kvgpu::agent {
+
+struct Region {
+  UniqueFd fd;  // read-write; clients get a copy of it
+  uint64_t size_bytes = 0;
+  std::string path;
+};
+
+// Opens the BAR 2 that begins with kvgpu's superblock, or PATH if it is not empty.
+std::optional<Region> open_region(const std::string& path);
+
+// The device file of the port named org.kvgpu.0; empty if there is none.
+std::string find_port();
+
+}  // namespace kvgpu::agent
