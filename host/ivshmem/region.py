@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
-import posix_ipc  # type: ignore[import-not-found]
+import posix_ipc
 
 from kvgpu.host import control_frames
 from kvgpu.host.errors import RegionError
@@ -116,7 +116,7 @@ class Region:
 
     @classmethod
     def adopt_named(cls, uuid: UUID, size_bytes: int, pinned_bytes: int) -> Self:
-        """Open the region of a VM that ran on while kvgpud was away; what sessions held is freed."""
+        """Open the region of a VM that ran on while kvgpud was away; free what sessions held."""
         check_region_size(size_bytes)
         path = region_path(uuid)
         try:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvgpud's API socket (PROTOCOL.md §6): the hook and the command line ask, kvgpud answers."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kvgpu.host import cuda_errors
+from kvgpu.host.errors import DaemonError, KvgpuError
+from kvgpu.host.local_clients import LocalRun
+from kvgpu.host.messages import (
+    MAX_LINE_BYTES,
+    HookRequest,
+    HostStatus,
+    HostStatusRequest,
+    Request,
+    RunRequest,
+    SessionKillRequest,
+    SessionListRequest,
+    VmListRequest,
+    decode_request,
+    encode_error,
+    encode_reply,
+)
+from kvgpu.host.sessions import SessionBroker
+from kvgpu.host.vms import VmRegistry
+
+_log = logging.getLogger(__name__)
+_UCRED = struct.Struct("3i")
+API_GROUP = "kvgpu"  # may use kvgpud without being root
+
+
+class ApiServer:
+    """Answers one request per line; a run ends with the connection it was asked for on."""
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        broker: SessionBroker,
+        vms: VmRegistry,
+        get_status: Callable[[], Awaitable[HostStatus]],
+    ) -> None:
+        self.path = runtime_dir / "kvgpud.sock"
+        self._run_dir = runtime_dir / "run"
+        self._broker = broker
+        self._vms = vms
+        self._get_status = get_status
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._n_runs = 0
+
+    async def start(self) -> None:
+        self._run_dir.mkdir(exist_ok=True)
+        self._run_dir.chmod(0o711)
+        for left_over in self._run_dir.glob("*.sock"):
+            left_over.unlink()
+        self.path.unlink(missing_ok=True)
+        old_umask = os.umask(0o117)
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._accept, str(self.path), limit=MAX_LINE_BYTES
+            )
+        finally:
+            os.umask(old_umask)
+        try:
+            os.chown(self.path, -1, grp.getgrnam(API_GROUP).gr_gid)
+        except (KeyError, PermissionError):
+            _log.info("%s: for this user only (no group %s)", self.path, API_GROUP)
+
+    async def close(self) -> None:
+        """Stop listening, end all runs."""
+        if self._server:
+            self._server.close()
+        self.path.unlink(missing_ok=True)
+        connections = list(self._connections)
+        for task in connections:
+            task.cancel()
+        if connections:
+            await asyncio.wait(connections)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._connections.add(task)
+        runs: list[LocalRun] = []
+        try:
+            while line := await reader.readline():
+                writer.write(await self._answer(line, _peer_uid(writer), runs))
+                await writer.drain()
+        except (OSError, ValueError) as error:  # ValueError: a line above MAX_LINE_BYTES
+            _log.info("API connection: %s", error)
+        except asyncio.CancelledError:
+            pass  # kvgpud ends; what follows must still be done
+        finally:
+            writer.close()
+            for run in runs:
+                await run.close()
+            self._connections.discard(task)
+
+    async def _answer(self, line: bytes, uid: int, runs: list[LocalRun]) -> bytes:
+        try:
+            return encode_reply(await self._act(decode_request(line), uid, runs))
+        except KvgpuError as error:
+            return encode_error(error.message, error.hint)
+        except OSError as error:
+            return encode_error(str(error), "see kvgpud's log")
+
+    async def _act(self, request: Request, uid: int, runs: list[LocalRun]) -> dict[str, Any]:
+        match request:
+            case HookRequest(operation=operation, domain_xml=domain_xml):
+                _require_owner(uid)
+                await self._vms.handle(operation, domain_xml)
+                return {}
+            case HostStatusRequest():
+                return asdict(await self._get_status())
+            case SessionListRequest():
+                infos = [asdict(s.info()) for s in self._broker.sessions.values()]
+                return {"sessions": infos}
+            case SessionKillRequest(session=number):
+                _require_owner(uid)
+                return await self._kill(number)
+            case VmListRequest():
+                return {"vms": [asdict(vm.info()) for vm in self._vms.vms.values()]}
+            case RunRequest(pinned_bytes=pinned_bytes):
+                self._n_runs += 1
+                path = self._run_dir / f"{self._n_runs}.sock"
+                run = LocalRun(self._broker, path, uid, pinned_bytes)
+                runs.append(run)
+                return {"socket": str(run.path)}
+
+    async def _kill(self, number: int) -> dict[str, Any]:
+        session = self._broker.sessions.get(number)
+        if session is None:
+            raise DaemonError(f"no session {number}", hint="see `kvgpu session list`")
+        session.end((cuda_errors.NOT_PERMITTED, "ended by the host's administrator"))
+        await session.gone.wait()
+        return {}
+
+
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
+    sock: socket.socket = writer.get_extra_info("socket")
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    uid: int = _UCRED.unpack(credentials)[1]
+    return uid
+
+
+def _require_owner(uid: int) -> None:
+    if uid not in (0, os.geteuid()):
+        raise DaemonError("only root may do that")

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvgpud: serves the VMs and local programs of one host. See docs/architecture.md for the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import kvgpu
+from kvgpu.host import paths
+from kvgpu.host.api_server import ApiServer
+from kvgpu.host.config import HostConfig, load_config, worker_ids
+from kvgpu.host.errors import ConfigError, KvgpuError
+from kvgpu.host.inventory import Driver, choose_driver
+from kvgpu.host.messages import HostStatus
+from kvgpu.host.sessions import SessionBroker, WorkerSettings
+from kvgpu.host.vms import VmRegistry
+
+_log = logging.getLogger("kvgpud")
+
+
+class Daemon:
+    """The parts of kvgpud, started and ended in order."""
+
+    def __init__(self, config: HostConfig, runtime_dir: Path) -> None:
+        self._config = config
+        worker = paths.find_worker()
+        runtime_dir.mkdir(parents=True, exist_ok=True)
+        self._driver_task = asyncio.create_task(
+            choose_driver(config.driver, worker, config.inventory_timeout_s)
+        )
+        self._driver_task.add_done_callback(_log_driver)
+        settings = WorkerSettings(
+            binary=worker,
+            log_dir=config.log_dir or runtime_dir / "log",
+            ids=worker_ids(config),
+            jail=config.jail,
+            ready_timeout_s=config.ready_timeout_s,
+            grace_s=config.grace_s,
+        )
+        self._broker = SessionBroker(settings, self._driver)
+        self._vms = VmRegistry(runtime_dir, config, self._broker, self._driver)
+        self._api = ApiServer(runtime_dir, self._broker, self._vms, self._status)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, then end what runs: API and runs first, VMs' channels last."""
+        self._vms.adopt_known()
+        await self._api.start()
+        _notify("READY=1")
+        _log.info("listening on %s", self._api.path)
+        await stop.wait()
+        _notify("STOPPING=1")
+        await self._api.close()
+        await self._vms.close()
+        await self._broker.end(list(self._broker.sessions.values()))
+        self._driver_task.cancel()
+        await asyncio.wait([self._driver_task])
+
+    async def _driver(self) -> Driver:
+        return await asyncio.shield(self._driver_task)
+
+    async def _status(self) -> HostStatus:
+        inventory: dict[str, Any] = {}
+        driver, problem = "", ""
+        try:
+            chosen = await self._driver()
+            driver, inventory = str(chosen.path), chosen.inventory
+        except KvgpuError as error:
+            problem = str(error)
+        return HostStatus(
+            version=kvgpu.__version__,
+            pid=os.getpid(),
+            driver=driver,
+            inventory=inventory,
+            inventory_error=problem,
+            n_vms=len(self._vms.vms),
+            n_sessions=len(self._broker.sessions),
+        )
+
+
+def _log_driver(task: asyncio.Task[Driver]) -> None:
+    if task.cancelled():
+        return
+    error = task.exception()
+    if error:
+        _log.error("no driver: %s", error)
+    else:
+        driver = task.result()
+        _log.info("driver %s, %d device(s)", driver.path, len(driver.devices))
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, if it wants to know (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+def _stop_at_end_of_input(stop: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        stop.set()
+
+
+async def _serve(config: HostConfig, runtime_dir: Path, until_eof: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if until_eof:
+        loop.add_reader(0, _stop_at_end_of_input, stop)
+    await Daemon(config, runtime_dir).run(stop)
+
+
+def _check_not_running(runtime_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.connect(str(runtime_dir / "kvgpud.sock"))
+        except OSError:
+            return
+    raise ConfigError(
+        f"a kvgpud serves {runtime_dir} already", hint="stop it, or choose another --runtime-dir"
+    )
+
+
+def serve(
+    runtime_dir: Annotated[Path, typer.Option(help="Sockets and state.")] = paths.RUNTIME_DIR,
+    driver: Annotated[
+        str, typer.Option(help="auto, nvidia, software or the path of a libcuda.so.1.")
+    ] = "",
+    config: Annotated[Path, typer.Option(help="Configuration file.")] = paths.CONFIG_FILE,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Accepted for clarity; kvgpud never forks.")
+    ] = True,
+    jail: Annotated[
+        bool | None, typer.Option(help="Put workers into namespaces of their own.")
+    ] = None,
+    until_eof: Annotated[
+        bool, typer.Option("--until-eof", help="End when standard input does.", hidden=True)
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
+) -> None:
+    """Serve the VMs and programs of this host until SIGTERM."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    try:
+        changes = {"driver": driver or None, "jail": jail}
+        given = {name: value for name, value in changes.items() if value is not None}
+        settings = load_config(config).model_copy(update=given)
+        _check_not_running(runtime_dir)
+        asyncio.run(_serve(settings, runtime_dir, until_eof))
+    except (KvgpuError, OSError) as error:
+        print(f"kvgpud: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def main() -> None:
+    typer.run(serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of this host under `kvgpu run`: a socket per run, a memfd as region, a session per
+connection.
+
+Trusts SO_PEERCRED, nothing a client says. The end of a connection or of its process closes the
+session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from kvgpu.host.control_frames import Frame, Kick, Open, Ping, Pong, Refused
+from kvgpu.host.errors import SessionError
+from kvgpu.host.ivshmem.region import Region, region_bytes_for
+from kvgpu.host.packet_socket import PacketSocket
+from kvgpu.host.sessions import Session, SessionBroker
+
+_log = logging.getLogger(__name__)
+
+HOST = "host"  # stands where a VM's name would
+_UCRED = struct.Struct("3i")
+
+
+class LocalRun:
+    """What one `kvgpu run` gets: the listening socket and the region its processes share."""
+
+    def __init__(self, broker: SessionBroker, path: Path, owner_uid: int, pinned_bytes: int):
+        self._broker = broker
+        self.path = path
+        self._clients: set[LocalClient] = set()
+        self._region = Region.create_memfd(uuid4(), region_bytes_for(pinned_bytes), pinned_bytes)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.setblocking(False)
+        self._listener.bind(str(path))
+        if os.geteuid() == 0:
+            os.chown(path, owner_uid, -1)
+        path.chmod(0o600)
+        self._listener.listen(64)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    async def close(self) -> None:
+        """End all sessions and free the region."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+        await asyncio.gather(*(client.end() for client in self._clients))
+        self._region.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:
+            _log.warning("%s: accept: %s", self.path, error)
+            return
+        try:
+            client = LocalClient(self._broker, self._region, sock, self._clients.discard)
+        except OSError as error:
+            _log.info("%s: a client left at once: %s", self.path, error)
+            sock.close()
+        else:
+            self._clients.add(client)
+
+
+class LocalClient:
+    """One connection, so one process and at most one session."""
+
+    def __init__(
+        self,
+        broker: SessionBroker,
+        region: Region,
+        sock: socket.socket,
+        on_gone: Callable[[LocalClient], None],
+    ) -> None:
+        self._broker = broker
+        self._region = region
+        self._on_gone = on_gone
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        self._pid, self._uid, _ = _UCRED.unpack(credentials)
+        # A forked child keeps the connection open, so the process itself is watched, too.
+        self._pidfd = os.pidfd_open(self._pid)
+        self._session: Session | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._packets = PacketSocket(sock, f"process {self._pid}", self._on_frame, self._hang_up)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._hang_up)
+
+    async def end(self) -> None:
+        """Hang up, and wait until the session is gone."""
+        self._hang_up()
+        assert self._ending
+        await self._ending
+
+    def _hang_up(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._packets.close()
+        if self._opening:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._session:
+            await self._broker.end([self._session])
+        self._on_gone(self)
+
+    def _on_frame(self, frame: Frame) -> None:
+        match frame.body:
+            case Open() as request if self._opening is None:
+                # The client's own word for who it is does not count.
+                request = replace(request, pid=self._pid, uid=self._uid)
+                self._opening = asyncio.create_task(self._open(request, frame.id))
+            case Kick() if self._session:
+                self._session.kick()
+            case Ping():
+                self._packets.send(Frame(Pong(), frame.id))
+            case body:
+                _log.warning("process %d: %s not expected, hung up", self._pid, body)
+                self._hang_up()
+
+    async def _open(self, request: Open, request_number: int) -> None:
+        try:
+            session = await self._broker.open(request, HOST, self._region, self._on_session_end)
+        except SessionError as error:
+            self._packets.send(Frame(Refused(error.cuda_error, str(error)), request_number))
+            return
+        self._session = session
+        assert session.worker
+        fds = (self._region.fd, session.worker.kick_fd)
+        self._packets.send(Frame(session.opened(), request_number), fds)
+
+    def _on_session_end(self, session: Session) -> None:
+        self._packets.send(Frame(session.closed(), session.number))
+        self._hang_up()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SOCK_SEQPACKET connection on the event loop: asyncio's own streams know byte streams only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+
+from kvgpu.host.control_frames import MAX_FRAME_BYTES, Frame, decode
+from kvgpu.host.errors import ProtocolError
+
+_log = logging.getLogger(__name__)
+
+
+class PacketSocket:
+    """Calls `on_frame` per frame and `on_end` once: at end of file, on an error, or on bad bytes.
+
+    A peer that does not read until the socket's buffer is full is treated as gone, so that nobody
+    can make kvgpud keep memory for them.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._sock = sock
+        self._peer = peer
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._receive)
+
+    @property
+    def closed(self) -> bool:
+        return self._sock.fileno() < 0
+
+    def send(self, frame: Frame, fds: Sequence[int] = ()) -> None:
+        if self.closed:
+            return
+        try:
+            socket.send_fds(self._sock, [frame.encode()], list(fds), socket.MSG_NOSIGNAL)
+        except OSError as error:
+            _log.info("%s: cannot send: %s", self._peer, error)
+            self._end()
+
+    def drain(self) -> None:
+        """Deliver what has arrived already."""
+        while not self.closed and self._receive():
+            pass
+
+    def close(self) -> None:
+        """Hang up, without calling `on_end`."""
+        if not self.closed:
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
+
+    def _receive(self) -> bool:
+        try:
+            # Descriptors a peer may attach are dropped by the kernel: recv() takes none.
+            message = self._sock.recv(MAX_FRAME_BYTES + 1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            message = b""
+        if not message:
+            self._end()
+            return False
+        try:
+            frame = decode(message)
+        except ProtocolError as error:
+            _log.warning("%s: connection closed: %s", self._peer, error)
+            self._end()
+            return False
+        self._on_frame(frame)
+        return True
+
+    def _end(self) -> None:
+        if not self.closed:
+            self.close()
+            self._on_end()

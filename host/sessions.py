@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session broker: gives every client process a block of its region and a worker of its own.
+
+A block and the extents of a session are given out again only after its worker has been reaped:
+until then the worker, and through it the GPU, may still write there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvgpu.host import cuda_errors
+from kvgpu.host.control_frames import (
+    FEATURES,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    Closed,
+    Extent,
+    ExtentAlloc,
+    ExtentFree,
+    Frame,
+    Open,
+    Opened,
+)
+from kvgpu.host.errors import KvgpuError, RegionError, SessionError
+from kvgpu.host.inventory import Driver
+from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
+from kvgpu.host.ivshmem.region import Region
+from kvgpu.host.messages import SessionInfo
+from kvgpu.host.worker_process import WorkerProcess
+
+_log = logging.getLogger(__name__)
+
+_MAX_STARTING = 8  # workers that start at a time; the others wait
+_N_LOGS_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How workers are started, the same for all."""
+
+    binary: Path
+    log_dir: Path
+    ids: tuple[int, int] | None  # uid and gid; None: as kvgpud
+    jail: bool
+    ready_timeout_s: float
+    grace_s: float
+
+
+class Session:
+    """A client process and its worker."""
+
+    def __init__(self, number: int, vm: str, region: Region, request: Open, log: Path) -> None:
+        self.number = number
+        self.vm = vm
+        self.region = region
+        self.request = request
+        self.log = log
+        self.started_at_s = time.time()
+        self.state = "starting"
+        self.block_offset = 0
+        self.worker: WorkerProcess | None = None
+        self.gone = asyncio.Event()
+        self._extents: dict[int, int] = {}  # offset -> bytes
+        self._why_ended: tuple[int, str] | None = None
+
+    @property
+    def comm(self) -> str:
+        """The client's process name; it chose that itself, so only plain characters are kept."""
+        text = self.request.comm.split(b"\0")[0].decode("ascii", "replace")
+        return "".join(c if c.isprintable() and c.isascii() else "?" for c in text) or "?"
+
+    def start(self, command: list[str], grace_s: float) -> None:
+        self.worker = WorkerProcess(
+            command, self.region.fd, self.log, grace_s, self._on_worker_request
+        )
+
+    def opened(self) -> Opened:
+        return Opened(
+            *(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES & self.request.features),
+            *(self.number, 0, self.block_offset, BLOCK_BYTES, self.region.size_bytes),
+        )
+
+    def closed(self) -> Closed:
+        """Say why the session has ended."""
+        assert self.worker
+        return Closed(*(self._why_ended or self.worker.failure()))
+
+    def kick(self) -> None:
+        if self.worker:
+            self.worker.kick()
+
+    def end(self, why: tuple[int, str] | None = None) -> None:
+        """Begin to end the session; `gone` is set once nothing of it is left."""
+        if self.state == "ending":
+            return
+        self.state = "ending"
+        self._why_ended = why
+        if self.worker:
+            self.worker.end()
+
+    def free(self) -> None:
+        """Give everything back to the region; the worker must have been reaped."""
+        if self.region.fd >= 0:
+            for offset in self._extents:
+                self.region.free_extent(offset)
+            self.region.free_block(self.block_offset)
+        self._extents.clear()
+        self.state = "ending"
+        self.gone.set()
+
+    def info(self) -> SessionInfo:
+        return SessionInfo(
+            session=self.number,
+            name=f"{self.comm}-{self.number}",
+            vm=self.vm,
+            pid=self.request.pid,
+            uid=self.request.uid,
+            comm=self.comm,
+            worker_pid=self.worker.pid if self.worker else 0,
+            state=self.state,
+            started_at_s=self.started_at_s,
+            pinned_bytes=sum(self._extents.values()),
+            log=str(self.log),
+        )
+
+    def _on_worker_request(self, frame: Frame) -> None:
+        assert self.worker
+        match frame.body:
+            case ExtentAlloc(size_bytes=size_bytes):
+                offset, size_bytes = self.region.allocate_extent(size_bytes) or (0, 0)
+                if size_bytes:
+                    self._extents[offset] = size_bytes
+                else:
+                    _log.warning(
+                        "session %d: out of pinned memory; `kvgpu vm xml --pinned` or "
+                        "`kvgpu run --pinned` gives more",
+                        self.number,
+                    )
+                self.worker.send(Frame(Extent(offset, size_bytes), frame.id))
+            case ExtentFree(offset=offset) if offset in self._extents:
+                del self._extents[offset]
+                self.region.free_extent(offset)
+            case body:
+                _log.error("session %d: worker sent %s, ended", self.number, body)
+                self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))
+
+
+class SessionBroker:
+    """Opens and ends sessions, and knows all of them."""
+
+    def __init__(
+        self, settings: WorkerSettings, get_driver: Callable[[], Awaitable[Driver]]
+    ) -> None:
+        self.sessions: dict[int, Session] = {}
+        self._settings = settings
+        self._get_driver = get_driver
+        self._starting = asyncio.Semaphore(_MAX_STARTING)
+        self._last_number = 0
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    async def open(
+        self, request: Open, vm: str, region: Region, on_end: Callable[[Session], None]
+    ) -> Session:
+        """Start a worker for `request` and return once it is ready.
+
+        `on_end` is called when a session that was opened is gone, for whatever reason.
+        Raises SessionError; if the caller is cancelled, whatever was begun is ended.
+        """
+        check_version(request.major, "guest")
+        block_offset = region.allocate_block()
+        if block_offset is None:
+            raise SessionError(
+                cuda_errors.OUT_OF_MEMORY, f"{vm}: no room for another session", hint="end some"
+            )
+        session = self._new_session(vm, region, request)
+        session.block_offset = block_offset
+        try:
+            async with self._starting:
+                await self._start(session)
+        except BaseException:
+            session.end()
+            if session.worker is None:
+                session.free()
+                del self.sessions[session.number]
+            raise
+        session.state = "running"
+        self._watch(session, on_end)
+        _log.info("session %d: opened for %s, %s", session.number, vm, session.comm)
+        return session
+
+    async def end(self, sessions: list[Session]) -> None:
+        """End `sessions` and wait until nothing is left of them."""
+        for session in sessions:
+            session.end()
+        for session in sessions:
+            await session.gone.wait()
+
+    def _new_session(self, vm: str, region: Region, request: Open) -> Session:
+        self._last_number += 1
+        number = self._last_number
+        self._settings.log_dir.mkdir(parents=True, exist_ok=True)
+        log = self._settings.log_dir / f"session-{number}.log"
+        old = self._settings.log_dir / f"session-{number - _N_LOGS_KEPT}.log"
+        old.unlink(missing_ok=True)
+        session = Session(number, vm, region, request, log)
+        self.sessions[number] = session
+        return session
+
+    async def _start(self, session: Session) -> None:
+        try:
+            driver = await self._get_driver()
+        except KvgpuError as error:
+            raise SessionError(cuda_errors.NO_DEVICE, error.message, hint=error.hint) from error
+        try:
+            session.start(self._command(session, driver), self._settings.grace_s)
+        except OSError as error:
+            raise SessionError(
+                cuda_errors.OPERATING_SYSTEM, f"cannot start the worker: {error}"
+            ) from error
+        assert session.worker
+        reaper = asyncio.create_task(self._reap(session))
+        self._watchers.add(reaper)
+        reaper.add_done_callback(self._watchers.discard)
+        try:
+            async with asyncio.timeout(self._settings.ready_timeout_s):
+                await asyncio.shield(session.worker.started)
+        except TimeoutError as error:
+            limit_s = self._settings.ready_timeout_s
+            raise SessionError(
+                cuda_errors.SYSTEM_NOT_READY, f"the worker was not ready within {limit_s:g} s"
+            ) from error
+        if not session.worker.is_ready or session.state == "ending":
+            code, reason = session.worker.failure()
+            raise SessionError(code, reason, hint=f"see {session.log} on the host")
+
+    async def _reap(self, session: Session) -> None:
+        assert session.worker
+        await session.worker.reaped
+        try:
+            session.free()
+        except RegionError as error:
+            # The range stays taken: better a leak than another session's data in it.
+            _log.error("session %d: %s", session.number, error)
+            session.gone.set()
+        del self.sessions[session.number]
+        _log.info("session %d: gone", session.number)
+
+    def _watch(self, session: Session, on_end: Callable[[Session], None]) -> None:
+        async def watch() -> None:
+            await session.gone.wait()
+            on_end(session)
+
+        task = asyncio.create_task(watch())
+        self._watchers.add(task)
+        task.add_done_callback(self._watchers.discard)
+
+    def _command(self, session: Session, driver: Driver) -> list[str]:
+        settings, region = self._settings, session.region
+        command = [
+            *(str(settings.binary), "--session", str(session.number)),
+            *("--region-bytes", str(region.size_bytes)),
+            *("--block-offset", str(session.block_offset)),
+            *("--window", f"{session.request.window:#x}"),
+            *("--driver", str(driver.path)),
+        ]
+        if settings.ids:
+            command += ["--uid", str(settings.ids[0]), "--gid", str(settings.ids[1])]
+        if not settings.jail or not settings.ids:
+            command.append("--no-jail")
+        return command
+
+
+def check_version(major: int, peer: str) -> None:
+    """Refuse a peer of another major version, and say which side is the older one."""
+    if major != PROTOCOL_MAJOR:
+        older = f"the {peer}'s" if major < PROTOCOL_MAJOR else "the host's"
+        raise SessionError(
+            cuda_errors.SYSTEM_DRIVER_MISMATCH,
+            f"protocol {major}.x of the {peer} and {PROTOCOL_MAJOR}.x of the host do not fit",
+            hint=f"upgrade {older} kvgpu package",
+        )

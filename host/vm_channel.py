@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control channel of one VM: kvgpud connects to the socket QEMU listens on for the VM's port.
+
+Everything the guest sends is hostile: a session number counts only if it is one of this VM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from kvgpu.host.control_frames import (
+    FEATURES,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    Close,
+    Frame,
+    Hello,
+    Kick,
+    Open,
+    Ping,
+    Pong,
+    Refused,
+    StreamDecoder,
+    Welcome,
+)
+from kvgpu.host.errors import SessionError
+from kvgpu.host.ivshmem.region import Region
+from kvgpu.host.sessions import Session, SessionBroker, check_version
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+_READ_BYTES = 64 << 10
+_MAX_UNREAD_BYTES = 1 << 20  # answers a guest leaves unread before it is cut off
+
+
+class VmChannel:
+    """Keeps the connection while the VM is known; a lost connection ends the VM's sessions."""
+
+    def __init__(self, broker: SessionBroker, vm: str, path: Path, region: Region) -> None:
+        self.state = "waiting"
+        self.sessions: dict[int, Session] = {}
+        self._broker = broker
+        self._vm = vm
+        self._path = path
+        self._region = region
+        self._boot_id = b""
+        self._opening: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.StreamWriter | None = None
+        self._look_now = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def look_now(self) -> None:
+        """Try to connect at once: QEMU has started."""
+        self._look_now.set()
+
+    async def close(self) -> None:
+        """Hang up and end the VM's sessions; return when nothing is left of them."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._end_sessions()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                reader, self._writer = await asyncio.open_unix_connection(str(self._path))
+            except OSError:
+                self._look_now.clear()
+                try:
+                    async with asyncio.timeout(_RETRY_S):
+                        await self._look_now.wait()
+                except TimeoutError:
+                    pass
+                continue
+            try:
+                await self._serve(reader)
+            except OSError as error:
+                _log.info("%s: channel: %s", self._vm, error)
+            finally:
+                self._writer.transport.abort()
+                self._writer = None
+                self.state = "waiting"
+            _log.info("%s: channel closed", self._vm)
+            self._boot_id = b""
+            await self._end_sessions()
+
+    async def _serve(self, reader: asyncio.StreamReader) -> None:
+        self.state = "connected"
+        _log.info("%s: channel connected", self._vm)
+        decoder = StreamDecoder(self._vm)
+        self._send(Frame(Ping()))  # an agent that was there before kvgpud says HELLO again
+        while data := await reader.read(_READ_BYTES):
+            for frame in decoder.feed(data):
+                await self._on_frame(frame)
+
+    async def _on_frame(self, frame: Frame) -> None:
+        match frame.body:
+            case Hello() as hello:
+                await self._on_hello(hello)
+            case Open() as request:
+                task = asyncio.create_task(self._open(request, frame.id))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            case Close() if frame.id in self.sessions:
+                self.sessions[frame.id].end()
+            case Kick() if frame.id in self.sessions:
+                self.sessions[frame.id].kick()
+            case Close() | Kick() | Pong():
+                pass  # of a session that has ended meanwhile
+            case Ping():
+                self._send(Frame(Pong(), frame.id))
+            case body:
+                _log.debug("%s: %s ignored", self._vm, body)
+
+    async def _on_hello(self, hello: Hello) -> None:
+        try:
+            check_version(hello.major, "guest")
+        except SessionError as error:
+            _log.warning("%s: %s", self._vm, error)
+            self._send(Frame(Refused(error.cuda_error, str(error))))
+            return
+        if hello.boot_id != self._boot_id:
+            # The guest has booted anew: whoever held the older sessions is gone.
+            await self._end_sessions()
+            self._boot_id = hello.boot_id
+        self.state = "ready"
+        self._send(
+            Frame(
+                Welcome(
+                    *(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES & hello.features),
+                    *(self._region.size_bytes, self._region.uuid.bytes),
+                )
+            )
+        )
+
+    async def _open(self, request: Open, request_number: int) -> None:
+        try:
+            session = await self._broker.open(request, self._vm, self._region, self._on_session_end)
+        except SessionError as error:
+            _log.warning("%s: session refused: %s", self._vm, error)
+            self._send(Frame(Refused(error.cuda_error, str(error)), request_number))
+            return
+        self.sessions[session.number] = session
+        self._send(Frame(session.opened(), request_number))
+
+    def _on_session_end(self, session: Session) -> None:
+        if self.sessions.pop(session.number, None):
+            self._send(Frame(session.closed(), session.number))
+
+    async def _end_sessions(self) -> None:
+        opening = list(self._opening)
+        for task in opening:
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening)
+        await self._broker.end(list(self.sessions.values()))
+
+    def _send(self, frame: Frame) -> None:
+        if self._writer is None or self._writer.is_closing():
+            return
+        self._writer.write(frame.encode())
+        if self._writer.transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            _log.warning("%s: the guest does not read its channel, cut off", self._vm)
+            self._writer.transport.abort()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One kvgpu-worker: started as PROTOCOL.md §5 says, asked to end or killed, always reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from kvgpu.host import cuda_errors
+from kvgpu.host.control_frames import Failed, Frame, Ping, Pong, Ready
+from kvgpu.host.inventory import worker_environment
+from kvgpu.host.packet_socket import PacketSocket
+
+_log = logging.getLogger(__name__)
+
+# Above the numbers the worker expects (3, 4, 5), so that dup2 onto those cannot hit a source.
+_FIRST_SAFE_FD = 10
+
+
+class WorkerProcess:
+    """A running worker. `started` completes at READY or death, `reaped` when nothing is left."""
+
+    def __init__(
+        self,
+        command: list[str],
+        region_fd: int,
+        log_path: Path,
+        grace_s: float,
+        on_request: Callable[[Frame], None],
+    ) -> None:
+        """Start `command`; `on_request` gets the frames that concern extents. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.reaped: asyncio.Future[None] = loop.create_future()
+        self.is_ready = False
+        self.exit_status: int | None = None  # negative: the signal that killed it
+        self._failure: Failed | None = None
+        self._grace_s = grace_s
+        self._on_request = on_request
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.kick_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        try:
+            with theirs:
+                fds = (theirs.fileno(), region_fd, self.kick_fd)
+                self.pid = _spawn(command, fds, log_path)
+        except BaseException:
+            ours.close()
+            os.close(self.kick_fd)
+            raise
+        self._pidfd = os.pidfd_open(self.pid)
+        loop.add_reader(self._pidfd, self._reap)
+        self._control = PacketSocket(
+            ours, f"worker {self.pid}", self._on_frame, self.end_after_grace
+        )
+
+    def send(self, frame: Frame) -> None:
+        self._control.send(frame)
+
+    def kick(self) -> None:
+        """Wake the worker: it looks at its command ring."""
+        if self.reaped.done():
+            return
+        # The eventfd blocks (its flags are shared with the worker), so a full counter must be seen
+        # first; it is a kick not yet taken.
+        poll = select.poll()
+        poll.register(self.kick_fd, select.POLLOUT)
+        if poll.poll(0):
+            os.eventfd_write(self.kick_fd, 1)
+
+    def end(self) -> None:
+        """Ask the worker to end, by end of file on its control socket; kill it after the grace."""
+        self._control.close()
+        self.end_after_grace()
+
+    def end_after_grace(self) -> None:
+        if not self.reaped.done():
+            asyncio.get_running_loop().call_later(self._grace_s, self._kill)
+
+    def failure(self) -> tuple[int, str]:
+        """Return CUresult and reason of a worker that has ended (PROTOCOL.md §5)."""
+        if self._failure:
+            return cuda_errors.SYSTEM_DRIVER_MISMATCH, self._failure.message
+        if self.exit_status is None:
+            return cuda_errors.UNKNOWN, "the worker gave no sign of life"
+        if self.exit_status < 0:
+            name = signal.Signals(-self.exit_status).name
+            return cuda_errors.UNKNOWN, f"the worker was killed by {name}"
+        return cuda_errors.UNKNOWN, f"the worker ended with status {self.exit_status}"
+
+    def _on_frame(self, frame: Frame) -> None:
+        match frame.body:
+            case Ready():
+                self.is_ready = True
+                if not self.started.done():
+                    self.started.set_result(None)
+            case Failed() as failure:
+                self._failure = failure
+                _log.warning("worker %d: %s", self.pid, failure.message)
+            case Ping():
+                self.send(Frame(Pong(), frame.id))
+            case _:
+                self._on_request(frame)
+
+    def _kill(self) -> None:
+        if not self.reaped.done():
+            _log.warning("worker %d: did not end by itself, killed", self.pid)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        assert result is not None  # without WNOHANG there is one
+        exited = result.si_code == os.CLD_EXITED
+        self.exit_status = result.si_status if exited else -result.si_status
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._control.drain()  # its last words
+        self._control.close()
+        os.close(self.kick_fd)
+        self.reaped.set_result(None)
+        if not self.started.done():
+            self.started.set_result(None)
+
+
+def _spawn(command: list[str], fds: tuple[int, int, int], log_path: Path) -> int:
+    """Start `command` with `fds` as 3, 4, 5 and everything else closed; return its pid."""
+    copies = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_SAFE_FD) for fd in fds]
+    try:
+        log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        return os.posix_spawn(
+            command[0],
+            command,
+            worker_environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 2, str(log_path), log_flags, 0o640),
+                (os.POSIX_SPAWN_DUP2, 2, 1),
+                *((os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(copies, start=3)),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE),
+        )
+    finally:
+        for fd in copies:
+            os.close(fd)

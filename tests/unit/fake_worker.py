@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A kvgpu-worker without a GPU: says READY on descriptor 3 and does what FAKE_WORKER tells it.
+
+FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), stubborn (ignores end of file), crash (dies
+after READY), extents (takes two extents, gives one back), kick (ends with 0 after one kick).
+"""
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+
+MAGIC = 0x4347564B
+
+
+def frame(frame_type: int, payload: bytes = b"", number: int = 0) -> bytes:
+    return struct.pack("<IHHII", MAGIC, frame_type, 0, len(payload), number) + payload
+
+
+def main() -> int:
+    if "--inventory" in sys.argv:
+        print(json.dumps({"driver_version": 13000, "devices": [{"index": 0, "name": "fake"}]}))
+        return 0
+    mode = os.environ.get("FAKE_WORKER", "")
+    print("fake worker:", *sys.argv[1:], file=sys.stderr, flush=True)
+    control = socket.socket(fileno=3)
+    assert os.fstat(4).st_size == int(sys.argv[sys.argv.index("--region-bytes") + 1])
+    os.pwrite(4, b"used", int(sys.argv[sys.argv.index("--block-offset") + 1]))
+    if mode == "silent":
+        time.sleep(60)
+    if mode == "refuse":
+        control.send(frame(20, struct.pack("<i", 803) + b"no such driver"))
+        return 1
+    control.send(frame(16, struct.pack("<I", 1)))
+    if mode == "crash":
+        time.sleep(0.05)
+        os.abort()
+    if mode == "extents":
+        for number in (1, 2):
+            control.send(frame(17, struct.pack("<Q", 4 << 20), number))
+            answer = control.recv(4096)
+            offset, size_bytes = struct.unpack_from("<QQ", answer, 16)
+            assert size_bytes == 4 << 20
+            os.pwrite(4, b"used", offset)
+        control.send(frame(19, struct.pack("<Q", offset)))
+    poll = select.poll()
+    poll.register(3, select.POLLIN)
+    if mode == "kick":
+        poll.register(5, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == 5:
+                return 0
+            if not control.recv(4096):
+                if mode == "stubborn":
+                    time.sleep(60)
+                return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
