@@ -10,7 +10,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "cuda_codes.h"
 #include "log.h"
 #include "notify.h"
 
@@ -22,14 +24,8 @@ using control::Type;
 using std::chrono::milliseconds;
 
 constexpr size_t MAX_CLIENTS = 1024;
-constexpr milliseconds RETRY{250};    // between looks for a host that is not there
-constexpr milliseconds HOLD{10'000};  // how long an OPEN waits for the host, at boot or restart
+constexpr milliseconds RETRY{250};  // between looks for a host that is not there
 constexpr size_t MAX_MESSAGE_BYTES = sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES;
-
-// CUDA 13.0 cuda.h; the agent needs three of its codes, not its header.
-constexpr int32_t CUDA_ERROR_NO_DEVICE = 100;
-constexpr int32_t CUDA_ERROR_SYSTEM_NOT_READY = 802;
-constexpr int32_t CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803;
 
 }  // namespace
 
@@ -124,8 +120,6 @@ void Agent::expire_held() {
   }
 }
 
-// --- clients ---------------------------------------------------------------------------------
-
 void Agent::accept_client() {
   UniqueFd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!connection) return;
@@ -180,7 +174,7 @@ bool Agent::handle_client_frame(Client& client, const Frame& frame) {
     case Type::KICK:
       if (client.stage == Client::Stage::ENDED) return true;  // CLOSED is on its way
       if (client.stage != Client::Stage::OPEN || frame.id != client.session) return false;
-      // Without a host link there is no one to wake: on_welcome kicks in its stead.
+      // Not welcomed means that an earlier agent's successor waits: on_welcome kicks in its stead.
       if (welcomed_) link_.send(Frame{Type::KICK, client.session, {}});
       return true;
     case Type::PING:
@@ -260,159 +254,6 @@ void Agent::set_reading(bool reading) {
   for (const Client& client : clients_) {
     if (client.connection) loop_.set_events(client.connection.get(), reading ? EPOLLIN : 0u);
   }
-}
-
-// --- host ------------------------------------------------------------------------------------
-
-void Agent::on_connected() {
-  log("host connected");
-  refusal_.clear();
-  control::Hello hello{control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, control::FEATURES, {}};
-  std::ranges::copy(options_.boot_id, hello.boot_id);
-  link_.send(make_frame(Type::HELLO, 0, hello));
-}
-
-void Agent::on_disconnected() {
-  log("host disconnected");
-  welcomed_ = false;
-  set_reading(true);
-  for (Client& client : clients_) {
-    if (client.stage != Client::Stage::ASKED) continue;
-    client.stage = Client::Stage::HELD;  // asked again when the host is back
-    client.held_until = Clock::now() + HOLD;
-  }
-}
-
-void Agent::on_host_frame(const Frame& frame) {
-  switch (frame.type) {
-    case Type::WELCOME:
-      return on_welcome(frame);
-    case Type::REFUSED:
-      return on_refused(frame);
-    case Type::OPENED:
-      return on_opened(frame);
-    case Type::CLOSED:
-      return on_closed(frame);
-    case Type::PING:
-      return link_.send(Frame{Type::PONG, frame.id, {}});
-    case Type::PONG:
-      return;
-    default:
-      log("frame of type %u from the host ignored", static_cast<unsigned>(frame.type));
-  }
-}
-
-void Agent::on_welcome(const Frame& frame) {
-  const auto welcome = payload_as<control::Welcome>(frame);
-  if (!welcome) return log("WELCOME is too short: ignored");
-  if (welcome->major != control::PROTOCOL_MAJOR) {
-    refusal_ =
-        "the host speaks kvgpu protocol " + std::to_string(welcome->major) + ", this guest " +
-        std::to_string(control::PROTOCOL_MAJOR) + ": upgrade the " +
-        (welcome->major > control::PROTOCOL_MAJOR ? "guest's kvgpu-guest" : "host's kvgpu-host");
-    return log("%s", refusal_.c_str());
-  }
-  if (welcome->region_bytes > region_->size_bytes) {
-    return log("WELCOME names a region larger than the device: ignored");
-  }
-  welcomed_ = true;
-  log("welcomed by kvgpud, protocol %u.%u", welcome->major, welcome->minor);
-  send_pending_closes();
-  save();
-  for (Client& client : clients_) {
-    if (client.stage == Client::Stage::HELD) ask_host(client);
-    // A kick may have been lost while the link was down; one too many does no harm.
-    if (client.stage == Client::Stage::OPEN) link_.send(Frame{Type::KICK, client.session, {}});
-  }
-}
-
-void Agent::on_refused(const Frame& frame) {
-  if (frame.id == 0) {
-    refusal_ = failure_text(frame);
-    log("refused by kvgpud: %s", refusal_.c_str());
-    for (Client& client : clients_) {
-      if (client.stage != Client::Stage::HELD) continue;
-      refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
-    }
-    return;
-  }
-  Client* client = find_by_request(frame.id);
-  if (client == nullptr) return;
-  const auto failure = payload_as<control::Failure>(frame);
-  refuse(*client, failure ? failure->cuda_error : CUDA_ERROR_SYSTEM_NOT_READY, failure_text(frame));
-}
-
-void Agent::on_opened(const Frame& frame) {
-  const auto opened = payload_as<control::Opened>(frame);
-  if (!opened) return log("OPENED is too short: ignored");
-  Client* client = find_by_request(frame.id);
-  if (client == nullptr) {
-    log("session %u: its process has ended meanwhile", opened->session);
-    return close_session(opened->session);
-  }
-  const uint64_t limit_bytes = region_->size_bytes;
-  if (opened->block_bytes > limit_bytes ||
-      opened->block_offset > limit_bytes - opened->block_bytes) {
-    close_session(opened->session);
-    return refuse(*client, CUDA_ERROR_SYSTEM_NOT_READY, "the host named a block out of the region");
-  }
-  client->stage = Client::Stage::OPEN;
-  client->session = opened->session;
-  save();
-  log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
-  Frame answer = frame;
-  answer.id = client->client_request;
-  if (!send_to_client(*client, answer, region_->fd.get())) {
-    drop_client(*client, "does not take its answer");
-  }
-}
-
-void Agent::on_closed(const Frame& frame) {
-  Client* client = find_by_session(frame.id);
-  if (client == nullptr) return;
-  log("session %u: closed by the host: %s", frame.id, failure_text(frame).c_str());
-  client->stage = Client::Stage::ENDED;
-  send_to_client(*client, frame);
-  if (!client->connection) drop_client(*client, "has no session left");
-  save();
-}
-
-void Agent::close_session(uint32_t session) {
-  closes_.push_back(session);
-  if (welcomed_) send_pending_closes();
-}
-
-void Agent::send_pending_closes() {
-  for (const uint32_t session : closes_) link_.send(Frame{Type::CLOSE, session, {}});
-  // If the link broke meanwhile, kvgpud may have missed some: closing twice does no harm.
-  if (welcomed_) closes_.clear();
-}
-
-void Agent::save() {
-  std::vector<SavedSession> sessions;
-  for (const Client& client : clients_) {
-    if (client.stage != Client::Stage::OPEN) continue;
-    sessions.push_back({client.session, client.process.pid, client.process.start_ticks});
-  }
-  // A session to close belongs to no process; process 0 is none, so the next agent closes it.
-  for (const uint32_t session : closes_) sessions.push_back({session, 0, 0});
-  if (!save_sessions(options_.state_path, options_.boot_id, sessions)) {
-    log("cannot write %s: %s", options_.state_path.c_str(), std::strerror(errno));
-  }
-}
-
-Agent::Client* Agent::find_by_request(uint32_t request) {
-  const auto found = std::ranges::find_if(clients_, [request](const Client& client) {
-    return client.stage == Client::Stage::ASKED && client.request == request;
-  });
-  return found == clients_.end() ? nullptr : &*found;
-}
-
-Agent::Client* Agent::find_by_session(uint32_t session) {
-  const auto found = std::ranges::find_if(clients_, [session](const Client& client) {
-    return client.stage == Client::Stage::OPEN && client.session == session;
-  });
-  return found == clients_.end() ? nullptr : &*found;
 }
 
 }  // namespace kvgpu::agent

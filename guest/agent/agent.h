@@ -40,6 +40,7 @@ class Agent {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds HOLD{10};  // how long an OPEN waits for the host
 
   // One client process: connected, or only its process watched, after this agent's restart.
   struct Client {
@@ -74,6 +75,7 @@ class Agent {
   void set_reading(bool reading);
 
   void on_connected();
+  void say_hello();
   void on_disconnected();
   void on_host_frame(const Frame& frame);
   void on_welcome(const Frame& frame);

@@ -116,7 +116,8 @@ void HostLink::flush() {
     if (n_bytes < 0 && errno == EINTR) continue;
     if (n_bytes < 0 && errno == EAGAIN) break;
     if (n_bytes <= 0) {
-      set_connected(false);
+      // The link is gone, and the loop will say so: callers of send() are not told in the middle.
+      backlog_.clear();
       return;
     }
     backlog_.erase(backlog_.begin(), backlog_.begin() + n_bytes);

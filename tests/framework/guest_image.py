@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the small Debian guest that VM tests and the demo boot.
 
-Owns build/guest-image/KEY/{vmlinux,initrd.img,rootfs.ext4}; KEY covers everything that goes in, so a
-changed recipe makes a new image and an old one is reused as it is. The guest is Debian with systemd,
-udev and QEMU's guest agent, and has no network: what it needs comes on a second disk (see vm.py).
+Owns build/guest-image/KEY/{vmlinux,initrd.img,rootfs.ext4}. KEY covers everything that goes in: a
+changed recipe makes a new image, an unchanged one is reused. The guest is Debian with systemd, udev
+and QEMU's guest agent, and has no network: what it needs comes on a second disk (see vm.py).
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def make_ext4(tree: Path, image: Path, size_bytes: int) -> None:
 
 
 def build(folder: Path, mirror: str | None) -> None:
-    """Make the image's three files in a temporary folder, which becomes FOLDER when all are there."""
+    """Make the three files in a temporary folder that becomes FOLDER when all are there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as name:
         work = Path(name)

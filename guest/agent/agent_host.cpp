@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the agent does with the host's words; agent.cpp has the clients' side.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "agent.h"
+#include "cuda_codes.h"
+#include "log.h"
+
+namespace kvgpu::agent {
+
+using control::Type;
+
+void Agent::on_connected() {
+  log("host connected");
+  refusal_.clear();
+  say_hello();
+}
+
+void Agent::say_hello() {
+  control::Hello hello{control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, control::FEATURES, {}};
+  std::ranges::copy(options_.boot_id, hello.boot_id);
+  link_.send(make_frame(Type::HELLO, 0, hello));
+}
+
+void Agent::on_disconnected() {
+  log("host disconnected");
+  welcomed_ = false;
+  closes_.clear();
+  set_reading(true);
+  for (auto next = clients_.begin(); next != clients_.end();) {
+    Client& client = *next++;
+    if (client.stage == Client::Stage::ASKED) {
+      client.stage = Client::Stage::HELD;  // asked again when the host is back
+      client.held_until = Clock::now() + HOLD;
+    } else if (client.stage == Client::Stage::OPEN) {
+      // kvgpud ends a VM's sessions with the connection, so these numbers mean nothing any more.
+      on_closed(make_failure(Type::CLOSED, client.session, CUDA_ERROR_UNKNOWN,
+                             "the connection with kvgpud on the host was lost"));
+    }
+  }
+}
+
+void Agent::on_host_frame(const Frame& frame) {
+  switch (frame.type) {
+    case Type::WELCOME:
+      return on_welcome(frame);
+    case Type::REFUSED:
+      return on_refused(frame);
+    case Type::OPENED:
+      return on_opened(frame);
+    case Type::CLOSED:
+      return on_closed(frame);
+    case Type::PING:
+      link_.send(Frame{Type::PONG, frame.id, {}});
+      // It may be the first word of a kvgpud that took the port over too quickly to be noticed.
+      return say_hello();
+    case Type::PONG:
+      return;
+    default:
+      log("frame of type %u from the host ignored", static_cast<unsigned>(frame.type));
+  }
+}
+
+void Agent::on_welcome(const Frame& frame) {
+  const auto welcome = payload_as<control::Welcome>(frame);
+  if (!welcome) return log("WELCOME is too short: ignored");
+  if (welcome->major != control::PROTOCOL_MAJOR) {
+    refusal_ =
+        "the host speaks kvgpu protocol " + std::to_string(welcome->major) + ", this guest " +
+        std::to_string(control::PROTOCOL_MAJOR) + ": upgrade the " +
+        (welcome->major > control::PROTOCOL_MAJOR ? "guest's kvgpu-guest" : "host's kvgpu-host");
+    return log("%s", refusal_.c_str());
+  }
+  if (welcome->region_bytes > region_->size_bytes) {
+    return log("WELCOME names a region larger than the device: ignored");
+  }
+  if (!std::exchange(welcomed_, true)) {
+    log("welcomed by kvgpud, protocol %u.%u", welcome->major, welcome->minor);
+  }
+  send_pending_closes();
+  save();
+  for (Client& client : clients_) {
+    if (client.stage == Client::Stage::HELD) ask_host(client);
+    // A kick may have been lost with an earlier agent; one too many does no harm.
+    if (client.stage == Client::Stage::OPEN) link_.send(Frame{Type::KICK, client.session, {}});
+  }
+}
+
+void Agent::on_refused(const Frame& frame) {
+  if (frame.id == 0) {
+    refusal_ = failure_text(frame);
+    log("refused by kvgpud: %s", refusal_.c_str());
+    for (Client& client : clients_) {
+      if (client.stage != Client::Stage::HELD) continue;
+      refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
+    }
+    return;
+  }
+  Client* client = find_by_request(frame.id);
+  if (client == nullptr) return;
+  const auto failure = payload_as<control::Failure>(frame);
+  refuse(*client, failure ? failure->cuda_error : CUDA_ERROR_SYSTEM_NOT_READY, failure_text(frame));
+}
+
+void Agent::on_opened(const Frame& frame) {
+  const auto opened = payload_as<control::Opened>(frame);
+  if (!opened) return log("OPENED is too short: ignored");
+  Client* client = find_by_request(frame.id);
+  if (client == nullptr) {
+    log("session %u: its process has ended meanwhile", opened->session);
+    return close_session(opened->session);
+  }
+  const uint64_t limit_bytes = region_->size_bytes;
+  if (opened->block_bytes > limit_bytes ||
+      opened->block_offset > limit_bytes - opened->block_bytes) {
+    close_session(opened->session);
+    return refuse(*client, CUDA_ERROR_SYSTEM_NOT_READY, "the host named a block out of the region");
+  }
+  client->stage = Client::Stage::OPEN;
+  client->session = opened->session;
+  save();
+  log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
+  Frame answer = frame;
+  answer.id = client->client_request;
+  if (!send_to_client(*client, answer, region_->fd.get())) {
+    drop_client(*client, "does not take its answer");
+  }
+}
+
+void Agent::on_closed(const Frame& frame) {
+  Client* client = find_by_session(frame.id);
+  if (client == nullptr) return;
+  log("session %u: closed by the host: %s", frame.id, failure_text(frame).c_str());
+  client->stage = Client::Stage::ENDED;
+  send_to_client(*client, frame);
+  if (!client->connection) drop_client(*client, "has no session left");
+  save();
+}
+
+void Agent::close_session(uint32_t session) {
+  closes_.push_back(session);
+  if (welcomed_) send_pending_closes();
+}
+
+void Agent::send_pending_closes() {
+  // Moved out: a link that breaks while sending clears the member.
+  for (const uint32_t session : std::exchange(closes_, {})) {
+    link_.send(Frame{Type::CLOSE, session, {}});
+  }
+}
+
+void Agent::save() {
+  std::vector<SavedSession> sessions;
+  for (const Client& client : clients_) {
+    if (client.stage != Client::Stage::OPEN) continue;
+    sessions.push_back({client.session, client.process.pid, client.process.start_ticks});
+  }
+  // A session to close belongs to no process; process 0 is none, so the next agent closes it.
+  for (const uint32_t session : closes_) sessions.push_back({session, 0, 0});
+  if (!save_sessions(options_.state_path, options_.boot_id, sessions)) {
+    log("cannot write %s: %s", options_.state_path.c_str(), std::strerror(errno));
+  }
+}
+
+Agent::Client* Agent::find_by_request(uint32_t request) {
+  const auto found = std::ranges::find_if(clients_, [request](const Client& client) {
+    return client.stage == Client::Stage::ASKED && client.request == request;
+  });
+  return found == clients_.end() ? nullptr : &*found;
+}
+
+Agent::Client* Agent::find_by_session(uint32_t session) {
+  const auto found = std::ranges::find_if(clients_, [session](const Client& client) {
+    return client.stage == Client::Stage::OPEN && client.session == session;
+  });
+  return found == clients_.end() ? nullptr : &*found;
+}
+
+}  // namespace kvgpu::agent
