@@ -178,7 +178,7 @@ def vm_xml(
     ] = None,
     runtime_dir: _RuntimeDir = paths.RUNTIME_DIR,
 ) -> None:
-    """Print a domain with slices of this host's GPUs: kvgpu vm xml ... | virsh define /dev/stdin."""
+    """Print a domain that has slices of this host's GPUs, for `virsh define /dev/stdin`."""
     # lxml only here: the other commands, `kvgpu run` above all, start quicker without it.
     from kvgpu.host import domain_xml
 

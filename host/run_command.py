@@ -45,7 +45,7 @@ def run(
 def _connect(
     runtime_dir: Path, driver: str, log: Path | None, stack: contextlib.ExitStack
 ) -> ApiClient:
-    """Return a connection to the kvgpud that runs, or to a private one if a driver was asked for."""
+    """Return a connection to the running kvgpud; to a private one if a driver was asked for."""
     if not driver:
         with contextlib.suppress(DaemonError):
             return stack.enter_context(ApiClient(runtime_dir))

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kvgpu-worker without a GPU: says READY on descriptor 3 and does what FAKE_WORKER tells it.
 
-FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), stubborn (ignores end of file), crash (dies
-after READY), extents (takes two extents, gives one back), kick (ends with 0 after one kick).
+FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), stubborn (ignores end of file), crash
+(dies after READY), extents (takes two extents, gives one back), kick (ends with 0 after one kick).
 """
 
 import json
