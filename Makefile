@@ -77,8 +77,8 @@ deb: setup build-release  ## kvgpu-host and kvgpu-guest packages into dist/
 
 # --- checks ---------------------------------------------------------------------------------------
 
-.PHONY: lint lint-python lint-native lint-text
-lint: lint-text lint-python lint-native  ## style, types, import rules, static analysis, fresh generator output
+.PHONY: lint lint-python lint-native lint-text lint-gen
+lint: lint-text lint-python lint-native lint-gen  ## style, types, import rules, static analysis, fresh generator output
 
 lint-python: setup
 	$(BIN)/ruff check .
@@ -91,10 +91,15 @@ lint-text: setup
 	$(BIN)/codespell $$(git ls-files -- '*.py' '*.h' '*.cpp' '*.c' '*.cu' '*.md' '*.sh' '*.toml' Makefile)
 	$(PYTEST) -q tests/style
 
-lint-native: setup build-dev
+lint-native: setup
+	@test -f build/dev/build.ninja || cmake --preset dev --log-level=WARNING
 	git ls-files -z -- $(foreach d,$(CXX_DIRS),'$d/*.cpp' '$d/*.h' '$d/*.cu') | \
 	  { grep -zvE '\.gen\.|/generated/' || true; } | xargs -0 $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python tests/style/clang_tidy.py --build build/dev --jobs $(JOBS)
+
+lint-gen: gen
+	@git diff --exit-code -- '*.gen.*' '**/generated/**' || \
+	  { echo "lint: generated files are stale: run make gen and commit what it wrote" >&2; exit 1; }
 
 .PHONY: test test-unit test-native test-loopback test-vm-smoke
 test: test-unit test-native test-loopback test-vm-smoke  ## everything that needs no GPU
