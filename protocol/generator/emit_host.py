@@ -11,7 +11,7 @@ def driver_h(model: Model) -> str:
     """driver.gen.h: a pointer per function of the driver that cuda.h declares and the driver exports."""
     names = [n for n in model.exported if n in model.functions]
     text = (
-        f"{banner(model)}#pragma once\n\n#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n\n"
+        f"{banner(model)}#pragma once\n\n#include <cuda.h>\n\n"
         "namespace kvgpu::worker {\n\n// Null where the loaded driver has no such function.\n"
         "struct DriverTable {\n"
     )

@@ -74,7 +74,7 @@ class Row:
     @property
     def route(self) -> str:
         """How the worker runs the record: in stream order, at once, or in the pool."""
-        if self.cls in ("async", "bulk", "callback"):
+        if self.cls in ("async", "bulk", "callback") and self.stream is not None:
             return "enqueue"
         return "block" if self.blocks else "execute"
 

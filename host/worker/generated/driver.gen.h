@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
 namespace kvgpu::worker {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "log.h"
+#include "ops.h"
+#include "session.h"
+#include "spin.h"
+
+namespace kvgpu::worker {
+
+TaskQueue::TaskQueue() : buffer_(new std::byte[QUEUE_BYTES]) {}
+
+std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
+  const uint64_t bytes = sizeof(Slot) + padded_bytes;
+  uint64_t tail = tail_.load(std::memory_order_relaxed);
+  const uint64_t to_end = QUEUE_BYTES - (tail & (QUEUE_BYTES - 1));
+  const uint64_t total = bytes > to_end ? to_end + bytes : bytes;
+  Spin spin;
+  // acquire: pairs with the release in pop(); what was there is done with
+  while (tail + total - head_.load(std::memory_order_acquire) > QUEUE_BYTES) spin.wait();
+  if (bytes > to_end) {
+    *slot_at(tail) = {0, 0, nullptr, to_end};
+    tail += to_end;
+    tail_.store(tail, std::memory_order_release);
+  }
+  reserved_bytes_ = bytes;
+  return reinterpret_cast<std::byte*>(slot_at(tail) + 1);
+}
+
+void TaskQueue::commit(uint64_t seq, uint64_t position, const OpInfo* op) {
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  *slot_at(tail) = {seq, position, op, reserved_bytes_};
+  // seq_cst with the sleeper's flag: either it sees the record, or we see that it sleeps
+  tail_.store(tail + reserved_bytes_, std::memory_order_seq_cst);
+  if (sleeping_.load(std::memory_order_seq_cst) != 0) {
+    sleeping_.store(0, std::memory_order_release);
+    sleeping_.notify_one();
+  }
+}
+
+Task TaskQueue::front() {
+  Spin spin;
+  for (;;) {
+    const uint64_t head = head_.load(std::memory_order_relaxed);
+    // acquire: pairs with the release in commit()
+    if (tail_.load(std::memory_order_acquire) != head) {
+      const Slot* slot = slot_at(head);
+      if (slot->op == nullptr) {
+        head_.store(head + slot->bytes, std::memory_order_release);
+        continue;
+      }
+      const auto* record = reinterpret_cast<const std::byte*>(slot + 1);
+      Task task{};
+      std::memcpy(&task.header, record, sizeof task.header);
+      task.body = {record + sizeof task.header, task.header.len_bytes - sizeof task.header};
+      task.seq = slot->seq;
+      task.position = slot->position;
+      task.op = slot->op;
+      return task;
+    }
+    if (spin.once()) continue;
+    sleeping_.store(1, std::memory_order_seq_cst);
+    if (tail_.load(std::memory_order_seq_cst) == head) sleeping_.wait(1);
+    sleeping_.store(0, std::memory_order_relaxed);
+    spin.reset();
+  }
+}
+
+void TaskQueue::pop(const Task&) {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  head_.store(head + slot_at(head)->bytes, std::memory_order_release);
+}
+
+Executor::Executor(Session* session, int device, Pool* pool)
+    : session_(session), device_(device), pool_(pool), thread_(&Executor::run, this) {
+  thread_.detach();
+}
+
+void Executor::run() {
+  prepare_driver_thread(*session_->driver);
+  for (;;) {
+    Task task = queue_.front();
+    execute(task);
+    queue_.pop(task);
+    done_seq_.store(task.seq, std::memory_order_release);
+  }
+}
+
+// Begins every body of an ENQUEUE record.
+struct EnqueueHead {
+  wire::Handle stream;
+  uint64_t mark;
+};
+
+void Executor::execute(const Task& queued) {
+  Task task = queued;
+  if (task.op->route == Route::BLOCK) {
+    // The caller waits for the reply: the record may leave ring order from here on. What came before it on other devices must be
+    // done, too.
+    auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
+    task.body = *bytes;
+    auto before = session_->dependencies(device_);
+    pool_->submit([session = session_, task, bytes, before = std::move(before)] {
+      session->wait_for_earlier(before);
+      run_task(*session, task);
+    });
+    return;
+  }
+  if (task.op->route == Route::ENQUEUE) {
+    EnqueueHead head;
+    if (!task.read(&head)) session_->violation(task);
+    task.stream = session_->handles.stream(head.stream);
+    if (task.stream == nullptr || task.stream->context->device != device_) session_->violation(task);
+  }
+  run_task(*session_, task);
+}
+
+namespace {
+
+CUresult add_mark(Session& session, const Task& task) {
+  EnqueueHead head;
+  if (!task.read(&head) || head.mark == 0) return CUDA_SUCCESS;
+  Stream& stream = *task.stream;
+  const auto address = reinterpret_cast<CUdeviceptr>(stream.progress);
+  const CUresult result =
+      session.driver->cuStreamWriteValue64_v2(stream.raw, address, head.mark, 0);
+  if (result == CUDA_SUCCESS) stream.marked.store(head.mark, std::memory_order_release);
+  return result;
+}
+
+CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
+  if (task.stream != nullptr) {
+    if (const CUresult bad = session.enter(*task.stream->context)) return bad;
+  }
+  const CUresult result = task.op->handler(session, task, reply);
+  if (result != CUDA_SUCCESS || task.stream == nullptr) return result;
+  return add_mark(session, task);
+}
+
+}  // namespace
+
+void run_task(Session& session, const Task& task) {
+  ReplyWriter reply;
+  CUresult result;
+  if (!task.op->runs_poisoned && session.poison.stops(task.seq)) {
+    result = session.poison.error();
+    if (!task.wants_reply()) return;
+  } else {
+    result = call_handler(session, task, reply);
+    if (result != CUDA_SUCCESS && (is_sticky(result) || !task.wants_reply())) {
+      log("%s (record at %llu): %s", task.op->name, static_cast<unsigned long long>(task.position),
+          error_name(*session.driver, result).c_str());
+      session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
+    }
+  }
+  if (task.wants_reply()) session.events.reply(task.header.call_id, result, reply);
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// One per device: takes records in ring order and makes the driver calls. Work that blocks is started here and finished by the
+// pool, so that nothing that waits in the driver stops other threads or other devices (docs/architecture.md).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "kvgpu/ring.h"
+#include "pool.h"
+#include "task.h"
+
+namespace kvgpu::worker {
+
+class Session;
+
+// Single producer (the reader), single consumer (the executor), private memory. Keeps records in place until they are done.
+class TaskQueue {
+ public:
+  TaskQueue();
+
+  // Producer. Room for a record of this size, contiguous; waits while the queue is full, which makes the ring fill and the guest
+  // wait, as it would natively.
+  std::byte* reserve(uint32_t padded_bytes);
+  void commit(uint64_t seq, uint64_t position, const OpInfo* op);
+
+  // Consumer. Waits for the next record.
+  Task front();
+  void pop(const Task& task);
+
+ private:
+  struct Slot {  // precedes each record
+    uint64_t seq;
+    uint64_t position;
+    const OpInfo* op;  // null: the rest of the buffer is unused
+    uint64_t bytes;    // of slot and record
+  };
+  static constexpr uint64_t QUEUE_BYTES = 1 << 20;
+
+  Slot* slot_at(uint64_t position) {
+    return reinterpret_cast<Slot*>(buffer_.get() + (position & (QUEUE_BYTES - 1)));
+  }
+
+  std::unique_ptr<std::byte[]> buffer_;
+  uint64_t reserved_bytes_ = 0;
+  alignas(64) std::atomic<uint64_t> tail_{0};  // release by commit, acquire by front
+  alignas(64) std::atomic<uint64_t> head_{0};  // release by pop, acquire by reserve
+  std::atomic<uint32_t> sleeping_{0};
+};
+
+class Executor {
+ public:
+  Executor(Session* session, int device, Pool* pool);
+
+  TaskQueue& queue() { return queue_; }
+  int device() const { return device_; }
+  uint64_t done_seq() const { return done_seq_.load(std::memory_order_acquire); }
+
+  // The last record the reader has given to this executor.
+  std::atomic<uint64_t> routed_seq{0};
+
+ private:
+  void run();
+  void execute(const Task& task);
+  void finish_stream_work(const Task& task);
+
+  Session* const session_;
+  const int device_;
+  Pool* const pool_;
+  TaskQueue queue_;
+  std::atomic<uint64_t> done_seq_{0};
+  std::thread thread_;
+};
+
+// Runs the handler of a task that may be run, and answers it.
+void run_task(Session& session, const Task& task);
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Primary contexts.
+#include "generated/handlers.gen.h"
+#include "kvgpu/calls.h"
+
+namespace kvgpu::worker {
+
+CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::ContextRetain body;
+  if (!task.read(&body)) session.violation(task);
+  const DriverTable& driver = *session.driver;
+  uint64_t* const word = session.progress_word(body.legacy_word);
+  if (word == nullptr) session.violation(task);
+  if (body.device != wire::target_device(task.header.target)) session.violation(task);
+  CUdevice device;
+  if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
+  if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
+  auto context = std::make_shared<Context>();
+  context->device = static_cast<int>(body.device);
+  if (const CUresult bad = driver.cuDevicePrimaryCtxRetain(&context->raw, device)) return bad;
+  wire::ContextRetained out{};
+  CUresult result = driver.cuCtxSetCurrent(context->raw);
+  if (result == CUDA_SUCCESS) result = session.enter(*context);
+  if (result == CUDA_SUCCESS) result = session.register_session_memory();
+  if (result == CUDA_SUCCESS) {
+    result = driver.cuStreamCreate(&context->watch_stream, CU_STREAM_NON_BLOCKING);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = driver.cuCtxGetStreamPriorityRange(&out.least_priority, &out.greatest_priority);
+  }
+  if (result == CUDA_SUCCESS) result = driver.cuCtxGetApiVersion(context->raw, &out.api_version);
+  if (result != CUDA_SUCCESS) {
+    (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+    return result;
+  }
+  auto legacy = std::make_shared<Stream>();
+  legacy->raw = CU_STREAM_LEGACY;
+  legacy->context = context;
+  legacy->context_handle = body.context;
+  legacy->progress = word;
+  if (!session.handles.add(body.context, context) || !session.handles.add(body.legacy_stream, legacy)) {
+    session.violation(task);
+  }
+  reply.put(out);
+  return CUDA_SUCCESS;
+}
+
+// The guest resets, or releases its last reference.
+CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter&) {
+  wire::ContextReset body;
+  if (!task.read(&body)) session.violation(task);
+  const auto context = session.handles.context(body.context);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = session.enter(*context)) return bad;
+  const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
+  session.output.deliver(session.events);
+  if (result != CUDA_SUCCESS) return result;
+  session.handles.remove_streams_of(body.context);
+  session.handles.remove(body.context);
+  session.forget_registrations();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records that belong to no entry point.
+#include "control.h"
+#include "generated/handlers.gen.h"
+#include "inventory.h"
+#include "kvgpu/calls.h"
+
+namespace kvgpu::worker {
+
+CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::Hello body;
+  if (!task.read(&body)) session.violation(task);
+  std::vector<wire::DeviceInfo> devices;
+  if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
+  int driver_version = 0;
+  if (const CUresult bad = session.driver->cuDriverGetVersion(&driver_version)) return bad;
+  reply.put(wire::HelloReply{session.host_page->version, control::FEATURES, driver_version,
+                             static_cast<uint32_t>(devices.size())});
+  for (const wire::DeviceInfo& device : devices) reply.put(device);
+  return CUDA_SUCCESS;
+}
+
+// The number itself is written by the executor, as for every record that carries a mark.
+CUresult mark(Session&, const Task&, ReplyWriter&) { return CUDA_SUCCESS; }
+
+CUresult upload(Session& session, const Task& task, ReplyWriter&) {
+  constexpr uint64_t MAX_IMAGE_BYTES = 1 * GIB;
+  wire::Upload body;
+  if (!task.read(&body)) session.violation(task);
+  if (body.total_bytes > MAX_IMAGE_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (body.slab_off > SLAB_BYTES || body.len_bytes > SLAB_BYTES - body.slab_off) session.violation(task);
+  const std::span chunk(session.slab() + body.slab_off, body.len_bytes);
+  if (!session.blobs.write(body.blob, body.total_bytes, body.offset, chunk)) session.violation(task);
+  return CUDA_SUCCESS;
+}
+
+CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::HeapGrow body;
+  if (!task.read(&body)) session.violation(task);
+  if (body.bytes == 0 || body.bytes % EXTENT_ALIGN_BYTES != 0) return CUDA_ERROR_INVALID_VALUE;
+  bool entered = false;
+  session.handles.each_context([&](Context& context) {
+    entered = entered || session.enter(context) == CUDA_SUCCESS;
+  });
+  if (!entered) return CUDA_ERROR_INVALID_CONTEXT;
+  control::Extent extent;
+  if (!session.control->allocate_extent(body.bytes, &extent)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = session.add_extent(extent.offset, extent.bytes);
+  if (result != CUDA_SUCCESS) {
+    session.control->free_extent(extent.offset);
+    return result;
+  }
+  reply.put(wire::HeapGrown{extent.offset, extent.bytes});
+  return CUDA_SUCCESS;
+}
+
+CUresult host_sync(Session& session, const Task&, ReplyWriter&) {
+  std::vector<Context> contexts;
+  session.handles.each_context([&](Context& context) { contexts.push_back(context); });
+  for (const Context& context : contexts) {
+    if (const CUresult bad = session.enter(context)) return bad;
+    if (const CUresult bad = session.driver->cuCtxSynchronize()) return bad;
+  }
+  session.output.deliver(session.events);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_sync(Session& session, const Task& task, ReplyWriter&) {
+  wire::StreamRef body;
+  if (!task.read(&body)) session.violation(task);
+  const auto stream = session.handles.stream(body.stream);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  const CUresult result = session.driver->cuStreamSynchronize(stream->raw);
+  session.output.deliver(session.events);
+  return result;
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory, copies and sets. A device address that the guest has not reserved never leaves here.
+#include "generated/handlers.gen.h"
+#include "kvgpu/calls.h"
+#include "log.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+CUresult keep_in_window(Session& session, CUdeviceptr dptr, uint64_t bytes) {
+  if (session.is_in_window(dptr, bytes)) return CUDA_SUCCESS;
+  log("the driver placed %llu bytes at 0x%llx, outside of the window: freed and refused",
+      static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(dptr));
+  (void)session.driver->cuMemFree_v2(dptr);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+template <typename Set>
+CUresult set(Session& session, const Task& task, Set driver_call) {
+  wire::Memset body;
+  if (!task.read(&body)) session.violation(task);
+  return driver_call(body.dst, body.value, body.n, task.stream->raw);
+}
+
+}  // namespace
+
+CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::MemAlloc body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUdeviceptr dptr = 0;
+  if (const CUresult bad = session.driver->cuMemAlloc_v2(&dptr, body.bytes)) return bad;
+  if (const CUresult bad = keep_in_window(session, dptr, body.bytes)) return bad;
+  reply.put(wire::MemAllocated{dptr});
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_alloc_pitch_v2(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::MemAllocPitch body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUdeviceptr dptr = 0;
+  size_t pitch_bytes = 0;
+  const CUresult result = session.driver->cuMemAllocPitch_v2(
+      &dptr, &pitch_bytes, body.width_bytes, body.height, body.element_bytes);
+  if (result != CUDA_SUCCESS) return result;
+  if (const CUresult bad = keep_in_window(session, dptr, pitch_bytes * body.height)) return bad;
+  reply.put(wire::MemAllocatedPitch{dptr, pitch_bytes});
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::MemFree body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  return session.driver->cuMemFree_v2(body.dptr);
+}
+
+CUresult memcpy_htod_async_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::Copy body;
+  if (!task.read(&body)) session.violation(task);
+  if (!session.is_session_memory(body.src, body.bytes)) session.violation(task);
+  return session.driver->cuMemcpyHtoDAsync_v2(body.dst, reinterpret_cast<const void*>(body.src),
+                                              body.bytes, task.stream->raw);
+}
+
+CUresult memcpy_dtoh_async_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::Copy body;
+  if (!task.read(&body)) session.violation(task);
+  if (!session.is_session_memory(body.dst, body.bytes)) session.violation(task);
+  return session.driver->cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.dst), body.src, body.bytes,
+                                              task.stream->raw);
+}
+
+CUresult memcpy_dtod_async_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::Copy body;
+  if (!task.read(&body)) session.violation(task);
+  return session.driver->cuMemcpyDtoDAsync_v2(body.dst, body.src, body.bytes, task.stream->raw);
+}
+
+CUresult memset_d8_async(Session& session, const Task& task, ReplyWriter&) {
+  return set(session, task, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
+    return session.driver->cuMemsetD8Async(dst, static_cast<unsigned char>(value), n, stream);
+  });
+}
+
+CUresult memset_d16_async(Session& session, const Task& task, ReplyWriter&) {
+  return set(session, task, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
+    return session.driver->cuMemsetD16Async(dst, static_cast<unsigned short>(value), n, stream);
+  });
+}
+
+CUresult memset_d32_async(Session& session, const Task& task, ReplyWriter&) {
+  return set(session, task, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
+    return session.driver->cuMemsetD32Async(dst, value, n, stream);
+  });
+}
+
+}  // namespace kvgpu::worker

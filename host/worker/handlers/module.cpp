@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules, libraries and their functions. What programs ask about a function is sent with it.
+#include <cstring>
+#include <string>
+
+#include "generated/handlers.gen.h"
+#include "image.h"
+#include "kvgpu/calls.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+// cuLibraryLoadData and cuModuleLoadData take a fat binary by its wrapper, as nvcc leaves it in a program.
+struct FatbinWrapper {
+  uint32_t magic = 0x466243b1;
+  uint32_t version = 1;
+  const void* data;
+  const void* unused = nullptr;
+};
+
+template <typename Module, typename Load>
+CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load load) {
+  wire::LoadImage body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  const auto image = session.blobs.take(body.blob);
+  if (image.empty()) session.violation(task);
+  const FatbinWrapper wrapper{.data = image.data()};
+  Module module = nullptr;
+  const CUresult result =
+      load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data());
+  if (result != CUDA_SUCCESS) return result;
+  if (!session.handles.add(body.module, module)) session.violation(task);
+  reply.put(wire::LoadedImage{may_print(image), 0});
+  return CUDA_SUCCESS;
+}
+
+// The name after a body. Names of kernels may be long, but not longer than a record.
+template <typename Body>
+bool read_name(const Task& task, const Body& body, std::string* name) {
+  const auto rest = task.after<Body>();
+  if (body.name_bytes > rest.size()) return false;
+  name->assign(reinterpret_cast<const char*>(rest.data()), body.name_bytes);
+  return name->find('\0') == name->npos;
+}
+
+template <typename ParamInfo, typename Attribute>
+void describe_function(ReplyWriter& reply, ParamInfo param_info, Attribute attribute) {
+  wire::FunctionInfo info{};
+  for (uint32_t id = 0; id < wire::N_FUNCTION_ATTRIBUTES; ++id) {
+    int value = 0;
+    const bool known = attribute(&value, static_cast<CUfunction_attribute>(id)) == CUDA_SUCCESS;
+    info.attributes[id] = known ? value : wire::ATTRIBUTE_UNKNOWN;
+  }
+  std::vector<wire::ParamInfo> params;
+  size_t offset = 0, bytes = 0;
+  while (param_info(params.size(), &offset, &bytes) == CUDA_SUCCESS) {
+    params.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
+  }
+  info.n_params = static_cast<uint32_t>(params.size());
+  reply.put(info);
+  reply.put_bytes(params.data(), params.size() * sizeof(wire::ParamInfo));
+}
+
+template <typename Module, typename Get>
+CUresult get_global(Session& session, const Task& task, ReplyWriter& reply, Get get) {
+  wire::GetGlobal body;
+  std::string name;
+  if (!task.read(&body) || !read_name(task, body, &name)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  Module module;
+  if (!session.handles.get(body.module, &module)) return CUDA_ERROR_INVALID_HANDLE;
+  CUdeviceptr dptr = 0;
+  size_t bytes = 0;
+  if (const CUresult bad = get(&dptr, &bytes, module, name.c_str())) return bad;
+  if (!session.is_in_window(dptr, bytes)) return CUDA_ERROR_NOT_SUPPORTED;
+  reply.put(wire::Global{dptr, bytes});
+  return CUDA_SUCCESS;
+}
+
+CUresult describe_plain_function(Session& session, CUfunction function, ReplyWriter& reply) {
+  const DriverTable& driver = *session.driver;
+  describe_function(
+      reply,
+      [&](size_t i, size_t* offset, size_t* bytes) {
+        return driver.cuFuncGetParamInfo(function, i, offset, bytes);
+      },
+      [&](int* value, CUfunction_attribute id) {
+        return driver.cuFuncGetAttribute(value, id, function);
+      });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult library_load_data(Session& session, const Task& task, ReplyWriter& reply) {
+  return load_image<CUlibrary>(session, task, reply, [&](CUlibrary* library, const void* image) {
+    return session.driver->cuLibraryLoadData(library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  });
+}
+
+CUresult module_load_data(Session& session, const Task& task, ReplyWriter& reply) {
+  return load_image<CUmodule>(session, task, reply, [&](CUmodule* module, const void* image) {
+    return session.driver->cuModuleLoadData(module, image);
+  });
+}
+
+CUresult module_load_data_ex(Session& session, const Task& task, ReplyWriter& reply) {
+  return module_load_data(session, task, reply);
+}
+
+CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::GetFunction body;
+  std::string name;
+  if (!task.read(&body) || !read_name(task, body, &name)) session.violation(task);
+  const auto context = session.handles.context(body.context);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = session.enter(*context)) return bad;
+  const DriverTable& driver = *session.driver;
+  CUlibrary library;
+  if (!session.handles.get(body.module, &library)) return CUDA_ERROR_INVALID_HANDLE;
+  CUkernel kernel = nullptr;
+  if (const CUresult bad = driver.cuLibraryGetKernel(&kernel, library, name.c_str())) return bad;
+  if (!session.handles.add(body.function, kernel)) session.violation(task);
+  describe_function(
+      reply,
+      [&](size_t i, size_t* offset, size_t* bytes) {
+        return driver.cuKernelGetParamInfo(kernel, i, offset, bytes);
+      },
+      [&](int* value, CUfunction_attribute id) {
+        return driver.cuKernelGetAttribute(value, id, kernel, context->device);
+      });
+  return CUDA_SUCCESS;
+}
+
+CUresult module_get_function(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::GetFunction body;
+  std::string name;
+  if (!task.read(&body) || !read_name(task, body, &name)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUmodule module;
+  if (!session.handles.get(body.module, &module)) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function = nullptr;
+  const CUresult result = session.driver->cuModuleGetFunction(&function, module, name.c_str());
+  if (result != CUDA_SUCCESS) return result;
+  if (!session.handles.add(body.function, function)) session.violation(task);
+  return describe_plain_function(session, function, reply);
+}
+
+CUresult library_get_global(Session& session, const Task& task, ReplyWriter& reply) {
+  return get_global<CUlibrary>(
+      session, task, reply,
+      [&](CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+        return session.driver->cuLibraryGetGlobal(dptr, bytes, library, name);
+      });
+}
+
+CUresult module_get_global_v2(Session& session, const Task& task, ReplyWriter& reply) {
+  return get_global<CUmodule>(
+      session, task, reply,
+      [&](CUdeviceptr* dptr, size_t* bytes, CUmodule module, const char* name) {
+        return session.driver->cuModuleGetGlobal_v2(dptr, bytes, module, name);
+      });
+}
+
+CUresult library_get_module(Session& session, const Task& task, ReplyWriter&) {
+  wire::LibraryModule body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUlibrary library;
+  if (!session.handles.get(body.library, &library)) return CUDA_ERROR_INVALID_HANDLE;
+  CUmodule module = nullptr;
+  if (const CUresult bad = session.driver->cuLibraryGetModule(&module, library)) return bad;
+  if (!session.handles.add(body.module, module)) session.violation(task);
+  return CUDA_SUCCESS;
+}
+
+CUresult func_set_attribute(Session& session, const Task& task, ReplyWriter&) {
+  wire::SetAttribute body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUfunction function;
+  if (!session.handles.get(body.function, &function)) return CUDA_ERROR_INVALID_HANDLE;
+  return session.driver->cuFuncSetAttribute(
+      function, static_cast<CUfunction_attribute>(body.attribute), body.value);
+}
+
+CUresult kernel_set_attribute(Session& session, const Task& task, ReplyWriter&) {
+  wire::SetAttribute body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUkernel kernel;
+  if (!session.handles.get(body.function, &kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  return session.driver->cuKernelSetAttribute(static_cast<CUfunction_attribute>(body.attribute),
+                                              body.value, kernel, body.device);
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, events, host functions, capture and graphs.
+#include "generated/handlers.gen.h"
+#include "kvgpu/calls.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+// What a host function of the guest is in the worker. A graph may call it again and again: then it lives as long as the session.
+struct HostCall {
+  Session* session;
+  uint64_t guest_function;
+  bool once;
+
+  static void relay(void* user, CUresult status) {
+    const auto* call = static_cast<HostCall*>(user);
+    call->session->callbacks.relay(call->session->events, call->guest_function, status);
+    if (call->once) delete call;
+  }
+};
+
+}  // namespace
+
+CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
+  wire::StreamCreate body;
+  if (!task.read(&body)) session.violation(task);
+  auto stream = std::make_shared<Stream>();
+  stream->context = session.handles.context(body.context);
+  stream->context_handle = body.context;
+  stream->progress = session.progress_word(body.word);
+  if (stream->context == nullptr || stream->progress == nullptr) session.violation(task);
+  if (stream->context->device != static_cast<int>(wire::target_device(task.header.target))) {
+    session.violation(task);
+  }
+  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  const CUresult result =
+      session.driver->cuStreamCreateWithPriority(&stream->raw, body.flags, body.priority);
+  if (result != CUDA_SUCCESS) return result;
+  store_relaxed(*stream->progress, 0);  // the word may have served another stream
+  if (!session.handles.add(body.stream, stream)) session.violation(task);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::StreamRef body;
+  if (!task.read(&body)) session.violation(task);
+  const auto stream = session.handles.stream(body.stream);
+  if (stream == nullptr || stream->raw == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_HANDLE;
+  session.handles.remove(body.stream);
+  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  return session.driver->cuStreamDestroy_v2(stream->raw);
+}
+
+CUresult stream_wait_event(Session& session, const Task& task, ReplyWriter&) {
+  wire::WaitEvent body;
+  if (!task.read(&body)) session.violation(task);
+  CUevent event;
+  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  return session.driver->cuStreamWaitEvent(task.stream->raw, event, body.flags);
+}
+
+CUresult event_create(Session& session, const Task& task, ReplyWriter&) {
+  wire::EventCreate body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUevent event;
+  if (const CUresult bad = session.driver->cuEventCreate(&event, body.flags)) return bad;
+  if (!session.handles.add(body.event, event)) session.violation(task);
+  return CUDA_SUCCESS;
+}
+
+CUresult event_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::EventRef body;
+  if (!task.read(&body)) session.violation(task);
+  CUevent event;
+  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  session.handles.remove(body.event);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  return session.driver->cuEventDestroy_v2(event);
+}
+
+CUresult event_record(Session& session, const Task& task, ReplyWriter&) {
+  wire::RecordEvent body;
+  if (!task.read(&body)) session.violation(task);
+  CUevent event;
+  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  if (body.flags == 0) return session.driver->cuEventRecord(event, task.stream->raw);
+  return session.driver->cuEventRecordWithFlags(event, task.stream->raw, body.flags);
+}
+
+CUresult event_status(Session& session, const Task& task, ReplyWriter&) {
+  wire::EventRef body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUevent event;
+  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  return session.driver->cuEventQuery(event);
+}
+
+CUresult event_elapsed_time_v2(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::EventElapsed body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUevent start, end;
+  if (!session.handles.get(body.start, &start) || !session.handles.get(body.end, &end)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  wire::Elapsed out{};
+  const CUresult result = session.driver->cuEventElapsedTime_v2 != nullptr
+                              ? session.driver->cuEventElapsedTime_v2(&out.ms, start, end)
+                              : session.driver->cuEventElapsedTime(&out.ms, start, end);
+  reply.put(out);
+  return result;
+}
+
+CUresult launch_host_func(Session& session, const Task& task, ReplyWriter&) {
+  wire::HostFunction body;
+  if (!task.read(&body)) session.violation(task);
+  auto* const call = new HostCall{&session, body.function, body.once != 0};
+  const CUresult result = session.driver->cuLaunchHostFunc(
+      task.stream->raw, [](void* user) { HostCall::relay(user, CUDA_SUCCESS); }, call);
+  if (result != CUDA_SUCCESS) delete call;
+  return result;
+}
+
+CUresult stream_add_callback(Session& session, const Task& task, ReplyWriter&) {
+  wire::HostFunction body;
+  if (!task.read(&body)) session.violation(task);
+  auto* const call = new HostCall{&session, body.function, true};
+  const CUresult result = session.driver->cuStreamAddCallback(
+      task.stream->raw,
+      [](CUstream, CUresult status, void* user) { HostCall::relay(user, status); }, call, 0);
+  if (result != CUDA_SUCCESS) delete call;
+  return result;
+}
+
+CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::StreamRef body;
+  if (!task.read(&body)) session.violation(task);
+  const auto stream = session.handles.stream(body.stream);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  // Mode, origin thread and legality are the guest library's: its threads are not ours.
+  return session.driver->cuStreamBeginCapture_v2(stream->raw, CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+
+CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter&) {
+  wire::EndCapture body;
+  if (!task.read(&body)) session.violation(task);
+  const auto stream = session.handles.stream(body.stream);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  CUgraph graph = nullptr;
+  const CUresult result = session.driver->cuStreamEndCapture(stream->raw, &graph);
+  if (result == CUDA_SUCCESS && !session.handles.add(body.graph, graph)) session.violation(task);
+  return result;
+}
+
+CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyWriter&) {
+  wire::GraphInstantiate body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUgraph graph;
+  if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_HANDLE;
+  CUgraphExec exec = nullptr;
+  const CUresult result = session.driver->cuGraphInstantiateWithFlags(&exec, graph, body.flags);
+  if (result == CUDA_SUCCESS && !session.handles.add(body.exec, exec)) session.violation(task);
+  return result;
+}
+
+CUresult graph_launch(Session& session, const Task& task, ReplyWriter&) {
+  wire::LaunchGraph body;
+  if (!task.read(&body)) session.violation(task);
+  CUgraphExec exec;
+  if (!session.handles.get(body.exec, &exec)) return CUDA_ERROR_INVALID_HANDLE;
+  return session.driver->cuGraphLaunch(exec, task.stream->raw);
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvgpu-worker: owns the real GPU for one guest process. See DESIGN.md and PROTOCOL.md §5.
+#include <getopt.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "address_window.h"
+#include "control.h"
+#include "driver.h"
+#include "inventory.h"
+#include "jail.h"
+#include "log.h"
+#include "session.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+struct Options {
+  SessionConfig session;
+  JailConfig jail{};
+  bool inventory = false;
+  bool no_jail = false;
+};
+
+[[noreturn]] void usage() {
+  std::fprintf(stderr,
+               "usage: kvgpu-worker --inventory --driver PATH\n"
+               "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
+               "--driver PATH [--devices 0,1] [--uid N --gid N | --no-jail]\n"
+               "kvgpud starts workers; by hand only --inventory is of use.\n");
+  std::exit(2);
+}
+
+uint64_t number(const char* text) {
+  char* end = nullptr;
+  const unsigned long long value = std::strtoull(text, &end, 0);
+  if (end == text || *end != '\0') usage();
+  return value;
+}
+
+Options parse(int argc, char** argv) {
+  enum { SESSION = 1, REGION, BLOCK, WINDOW, DRIVER, DEVICES, UID, GID, NO_JAIL, INVENTORY };
+  const option known[] = {{"session", 1, nullptr, SESSION},  {"region-bytes", 1, nullptr, REGION},
+                          {"block-offset", 1, nullptr, BLOCK}, {"window", 1, nullptr, WINDOW},
+                          {"driver", 1, nullptr, DRIVER},    {"devices", 1, nullptr, DEVICES},
+                          {"uid", 1, nullptr, UID},          {"gid", 1, nullptr, GID},
+                          {"no-jail", 0, nullptr, NO_JAIL},  {"inventory", 0, nullptr, INVENTORY},
+                          {nullptr, 0, nullptr, 0}};
+  Options options;
+  options.session.region_fd = REGION_FD;
+  options.session.kick_fd = KICK_FD;
+  for (int which; (which = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
+    switch (which) {
+      case SESSION: options.session.session_id = static_cast<uint32_t>(number(optarg)); break;
+      case REGION: options.session.region_bytes = number(optarg); break;
+      case BLOCK: options.session.block_offset = number(optarg); break;
+      case WINDOW: options.session.window = number(optarg); break;
+      case DRIVER: options.jail.driver_path = optarg; break;
+      case DEVICES: setenv("CUDA_VISIBLE_DEVICES", optarg, 1); break;
+      case UID: options.jail.uid = static_cast<uid_t>(number(optarg)); break;
+      case GID: options.jail.gid = static_cast<gid_t>(number(optarg)); break;
+      case NO_JAIL: options.no_jail = true; break;
+      case INVENTORY: options.inventory = true; break;
+      default: usage();
+    }
+  }
+  if (options.jail.driver_path.empty()) usage();
+  if (!options.inventory && (options.session.region_bytes == 0 || options.session.window == 0)) {
+    usage();
+  }
+  return options;
+}
+
+[[noreturn]] void refuse(CUresult error, const std::string& reason) {
+  log("cannot start: %s", reason.c_str());
+  Control::report_failure(error, reason);
+  std::exit(static_cast<int>(ExitStatus::FAILED));
+}
+
+void confine(const Options& options) {
+  std::string error;
+  if (geteuid() == 0 && !options.no_jail) {
+    if (options.jail.uid == 0) refuse(CUDA_ERROR_SYSTEM_NOT_READY, "a worker must not keep uid 0");
+    if (!enter_jail(options.jail, &error)) refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
+  } else {
+    log("no jail: the worker keeps uid %u", geteuid());
+  }
+  if (!drop_inherited(&error)) refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
+}
+
+int start_driver(const Options& options, DriverTable* driver) {
+  std::string error;
+  if (!load_driver(options.jail.driver_path.c_str(), driver, &error)) {
+    refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
+  }
+  CUresult result = driver->cuInit(0);
+  int n_devices = 0;
+  if (result == CUDA_SUCCESS) result = driver->cuDeviceGetCount(&n_devices);
+  if (result != CUDA_SUCCESS) refuse(result, "the driver answers " + error_name(*driver, result));
+  if (n_devices == 0) refuse(CUDA_ERROR_NO_DEVICE, "the driver has no device");
+  return n_devices;
+}
+
+[[noreturn]] void serve(const Options& options) {
+  std::string error;
+  confine(options);
+  if (!fill_above_window(options.session.window, &error)) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
+  std::byte* const block = map_block(options.session, &error);
+  if (block == nullptr) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
+
+  static DriverTable driver;
+  const int n_devices = start_driver(options, &driver);
+  static Control control(options.session.session_id);
+  auto* const page = reinterpret_cast<HostPage*>(block + HOST_PAGE_OFF);
+  page->version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
+  page->features = control::FEATURES;
+  page->magic = BLOCK_MAGIC;
+  static Session session(options.session, block, &driver, n_devices, &control);
+  if (!session.output.capture()) refuse(CUDA_ERROR_SYSTEM_NOT_READY, "cannot capture the output");
+  session.start_watching();
+  std::thread([] { session.read_commands(); }).detach();
+  log("session %u: %d devices, block at 0x%llx", options.session.session_id, n_devices,
+      static_cast<unsigned long long>(options.session.window + options.session.block_offset));
+  control.ready(static_cast<uint32_t>(n_devices));
+  control.serve();
+  session.ending = true;
+  store_release(page->ended, 1);
+  end_session("closed by kvgpud", ExitStatus::ENDED);
+}
+
+}  // namespace
+
+}  // namespace kvgpu::worker
+
+int main(int argc, char** argv) {
+  using namespace kvgpu::worker;
+  const Options options = parse(argc, argv);
+  if (!options.inventory) serve(options);
+  DriverTable driver;
+  std::string error;
+  if (!load_driver(options.jail.driver_path.c_str(), &driver, &error)) {
+    std::fprintf(stderr, "kvgpu-worker: %s\n", error.c_str());
+    return 1;
+  }
+  return print_inventory(driver);
+}

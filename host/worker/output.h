@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver prints the device's printf on our standard output; it belongs on the guest's.
+#pragma once
+
+#include <mutex>
+
+namespace kvgpu::worker {
+
+class EventRing;
+
+class Output {
+ public:
+  // Puts a memory file in the place of descriptor 1: writing there never blocks, whoever reads when.
+  [[nodiscard]] bool capture();
+  // Sends what has been printed since. Called after each real synchronisation, before its reply.
+  void deliver(EventRing& events);
+
+ private:
+  std::mutex mutex_;
+};
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A deferred error stops everything that would enqueue or read GPU work until the guest has been told (PROTOCOL.md §3.1).
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "kvgpu/barrier.h"
+#include "kvgpu/layout.h"
+
+namespace kvgpu::worker {
+
+class Poison {
+ public:
+  explicit Poison(HostPage* page) : page_(page) {}
+
+  // Must a record with this sequence number be skipped? The records between the failure and its acknowledgement.
+  bool stops(uint64_t seq) const {
+    return seq > from_.load(std::memory_order_acquire) && seq < until_.load(std::memory_order_acquire);
+  }
+  CUresult error() const { return error_.load(std::memory_order_acquire); }
+
+  // Record `seq` has failed. The first error counts until it is acknowledged; a sticky one replaces it and stays.
+  void fail(uint64_t seq, uint64_t position, uint16_t opcode, CUresult error, bool sticky) {
+    const std::lock_guard lock(mutex_);
+    const bool pending = from_ != NEVER && until_ == NEVER;
+    if (sticky_ || (pending && !sticky)) return;
+    sticky_ = sticky;
+    error_ = error;
+    until_ = NEVER;
+    from_ = sticky ? 0 : seq;
+    page_->error_position = position;
+    page_->error_opcode = opcode;
+    // release: pairs with the guest's acquire of the word at the start of each call
+    store_release(page_->error_word, ErrorWord::make(++epoch_, sticky, error));
+  }
+
+  // The guest has returned the error of `epoch`; records after `seq` run again.
+  void acknowledge(uint64_t epoch, uint64_t seq) {
+    const std::lock_guard lock(mutex_);
+    if (!sticky_ && epoch == epoch_) until_ = seq;
+  }
+
+ private:
+  static constexpr uint64_t NEVER = ~0ull;
+  HostPage* const page_;
+  std::mutex mutex_;
+  std::atomic<uint64_t> from_{NEVER}, until_{NEVER};
+  std::atomic<CUresult> error_{CUDA_SUCCESS};
+  uint32_t epoch_ = 0;
+  bool sticky_ = false;
+};
+
+}  // namespace kvgpu::worker

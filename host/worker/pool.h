@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads for driver calls that block. Each task's caller waits in the guest for the reply, so there are never more tasks than
+// guest threads.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace kvgpu::worker {
+
+class Pool {
+ public:
+  explicit Pool(std::function<void()> on_thread_start) : on_thread_start_(std::move(on_thread_start)) {}
+
+  void submit(std::function<void()> work);
+
+ private:
+  void run();
+
+  const std::function<void()> on_thread_start_;
+  std::mutex mutex_;
+  std::condition_variable available_;
+  std::deque<std::function<void()>> work_;
+  int n_idle_ = 0;
+};
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "control.h"
+#include "log.h"
+#include "ops.h"
+#include "spin.h"
+
+namespace kvgpu::worker {
+
+void end_session(const std::string& reason, ExitStatus status) {
+  log("session ends: %s", reason.c_str());
+  if (status != ExitStatus::ENDED) Control::report_failure(CUDA_ERROR_UNKNOWN, reason);
+  _exit(static_cast<int>(status));
+}
+
+// Each thread that calls the driver: captures of the guest must not make calls of other threads illegal; the guest library keeps the
+// rules of its own threads.
+void prepare_driver_thread(const DriverTable& driver) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (driver.cuThreadExchangeStreamCaptureMode != nullptr) {
+    (void)driver.cuThreadExchangeStreamCaptureMode(&mode);
+  }
+}
+
+Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTable* driver_,
+                 int n_devices_, Control* control_)
+    : driver(driver_),
+      n_devices(n_devices_),
+      block(block_),
+      host_page(reinterpret_cast<HostPage*>(block_ + HOST_PAGE_OFF)),
+      poison(host_page),
+      events(block_, &ending),
+      control(control_),
+      config(config_),
+      commands_(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page->command_credit),
+      pool_([driver_] { prepare_driver_thread(*driver_); }) {
+  for (int device = 0; device < n_devices; ++device) {
+    executors_.push_back(std::make_unique<Executor>(this, device, &pool_));
+  }
+}
+
+CUresult Session::enter(const Context& context) {
+  thread_local CUcontext current = nullptr;
+  if (current == context.raw) return CUDA_SUCCESS;
+  const CUresult result = driver->cuCtxSetCurrent(context.raw);
+  if (result == CUDA_SUCCESS) current = context.raw;
+  return result;
+}
+
+CUresult Session::enter(wire::Handle handle) {
+  const auto context = handles.context(handle);
+  return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : enter(*context);
+}
+
+CUresult Session::violation(const Task& task) {
+  end_session("the guest broke the protocol in a record " +
+                  std::string(task.op ? task.op->name : "with an unknown opcode") + " at " +
+                  std::to_string(task.position),
+              ExitStatus::VIOLATION);
+}
+
+CUresult Session::register_range(uint64_t address, uint64_t len_bytes) {
+  auto* const pointer = reinterpret_cast<void*>(address);
+  constexpr unsigned FLAGS = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  if (const CUresult bad = driver->cuMemHostRegister_v2(pointer, len_bytes, FLAGS)) return bad;
+  CUdeviceptr device_address = 0;
+  const CUresult bad = driver->cuMemHostGetDevicePointer_v2(&device_address, pointer, 0);
+  if (bad != CUDA_SUCCESS) return bad;
+  // "One address" is what everything else builds on.
+  return device_address == address ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult Session::register_session_memory() {
+  const std::lock_guard lock(extents_mutex_);
+  if (registered_) return CUDA_SUCCESS;
+  extents_[reinterpret_cast<uint64_t>(slab())] = SLAB_BYTES;
+  const auto progress = reinterpret_cast<uint64_t>(block + PROGRESS_OFF);
+  if (const CUresult bad = register_range(progress, PROGRESS_BYTES)) return bad;
+  for (const auto& [address, len_bytes] : extents_) {
+    if (const CUresult bad = register_range(address, len_bytes)) return bad;
+  }
+  registered_ = true;
+  return CUDA_SUCCESS;
+}
+
+void Session::forget_registrations() {
+  bool any_context = false;
+  handles.each_context([&](Context&) { any_context = true; });
+  const std::lock_guard lock(extents_mutex_);
+  if (!any_context) registered_ = false;
+}
+
+CUresult Session::add_extent(uint64_t region_off, uint64_t len_bytes) {
+  if (region_off > config.region_bytes || len_bytes > config.region_bytes - region_off) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto* const address = reinterpret_cast<void*>(address_of(region_off));
+  if (mmap(address, len_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, config.region_fd,
+           static_cast<off_t>(region_off)) == MAP_FAILED) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const std::lock_guard lock(extents_mutex_);
+  const CUresult result = register_range(reinterpret_cast<uint64_t>(address), len_bytes);
+  if (result != CUDA_SUCCESS) return result;
+  extents_[reinterpret_cast<uint64_t>(address)] = len_bytes;
+  return CUDA_SUCCESS;
+}
+
+bool Session::is_session_memory(uint64_t address, uint64_t len_bytes) const {
+  const std::lock_guard lock(extents_mutex_);
+  auto after = extents_.upper_bound(address);
+  if (after == extents_.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(after);
+  return address - begin <= bytes && len_bytes <= bytes - (address - begin);
+}
+
+bool Session::is_in_window(uint64_t address, uint64_t len_bytes) const {
+  const auto inside = [&](uint64_t begin, uint64_t end) {
+    return address >= begin && address < end && len_bytes <= end - address;
+  };
+  for (const auto& range : LOW_RANGES) {
+    if (inside(range.begin, range.end)) return true;
+  }
+  return inside(config.window - DEVICE_WINDOW_BYTES, config.window);
+}
+
+uint64_t* Session::progress_word(uint64_t index) const {
+  if (index >= N_PROGRESS_WORDS) return nullptr;
+  return reinterpret_cast<uint64_t*>(block + PROGRESS_OFF) + index;
+}
+
+std::vector<std::pair<Executor*, uint64_t>> Session::dependencies(int except_device) const {
+  std::vector<std::pair<Executor*, uint64_t>> result;
+  for (const auto& executor : executors_) {
+    if (executor->device() != except_device) {
+      result.emplace_back(executor.get(), executor->routed_seq.load(std::memory_order_acquire));
+    }
+  }
+  return result;
+}
+
+void Session::wait_for_earlier(const std::vector<std::pair<Executor*, uint64_t>>& before) const {
+  Spin spin;
+  for (const auto& [executor, seq] : before) {
+    while (executor->done_seq() < seq) spin.wait();
+  }
+}
+
+void Session::read_commands() {
+  Spin spin;
+  for (;;) {
+    wire::Header header;
+    if (commands_.peek(&header)) {
+      handle_record(header);
+      spin.reset();
+    } else if (commands_.error() != RingError::NONE) {
+      end_session(to_string(commands_.error()), ExitStatus::VIOLATION);
+    } else if (!spin.once()) {
+      sleep_until_kicked();
+      spin.reset();
+    }
+  }
+}
+
+void Session::sleep_until_kicked() {
+  if (commands_.unpublished()) commands_.publish();
+  store_release(host_page->need_wakeup, 1);
+  // The guest commits, then looks at need_wakeup; we set it, then look for a commit: one of us sees the other.
+  fence_full();
+  wire::Header header;
+  if (!commands_.peek(&header) && commands_.error() == RingError::NONE) {
+    pollfd kick{config.kick_fd, POLLIN, 0};
+    // The time limit is for a lost kick only (a guest agent that was restarted).
+    if (poll(&kick, 1, 100) > 0) {
+      uint64_t count;
+      (void)!read(config.kick_fd, &count, sizeof count);
+    }
+  }
+  store_release(host_page->need_wakeup, 0);
+}
+
+void Session::handle_record(const wire::Header& header) {
+  Task task{};
+  task.header = header;
+  task.seq = ++seq_;
+  task.position = commands_.position();
+  task.op = find_op(header.opcode);
+  if (task.op == nullptr) violation(task);
+  const uint32_t device = wire::target_device(header.target);
+  const bool direct = task.op->route == Route::DIRECT;
+  if (wire::target_endpoint(header.target) != 0 || device >= executors_.size()) violation(task);
+  if (direct) {
+    alignas(8) std::byte record[wire::MAX_RECORD_BYTES];
+    commands_.take(header, record);
+    task.body = {record + sizeof header, header.len_bytes - sizeof header};
+    handle_direct(task);
+    return;
+  }
+  Executor& executor = *executors_[device];
+  commands_.take(header, executor.queue().reserve(wire::padded(header.len_bytes)));
+  executor.routed_seq.store(task.seq, std::memory_order_release);
+  executor.queue().commit(task.seq, task.position, task.op);
+}
+
+void Session::handle_direct(const Task& task) {
+  if (task.header.opcode == static_cast<uint16_t>(wire::Op::ACK_ERROR)) {
+    wire::AckError body;
+    if (!task.read(&body)) violation(task);
+    poison.acknowledge(body.epoch, task.seq);
+  } else {
+    wire::CallbackDone body;
+    if (!task.read(&body) || !callbacks.complete(body.token)) violation(task);
+  }
+}
+
+void Session::start_watching() {
+  std::thread(&Session::watch, this).detach();
+}
+
+// A GPU that faults writes no number: somebody has to ask. Only while marks are outstanding, and on a stream of our own, so that no
+// capture of the guest is disturbed.
+void Session::watch() {
+  prepare_driver_thread(*driver);
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    bool outstanding = false;
+    handles.each_stream([&](Stream& stream) {
+      outstanding |= load_relaxed(*stream.progress) < stream.marked.load(std::memory_order_acquire);
+    });
+    if (!outstanding) continue;
+    handles.each_context([&](Context& context) {
+      if (enter(context) != CUDA_SUCCESS) return;
+      const CUresult result = driver->cuStreamQuery(context.watch_stream);
+      if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        log("context of device %d has faulted: %s", context.device,
+            error_name(*driver, result).c_str());
+        poison.fail(0, 0, 0, result, true);
+      }
+    });
+  }
+}
+
+}  // namespace kvgpu::worker

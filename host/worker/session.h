@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// One guest process's session: what the reader, the executors and the handlers share.
+//
+// Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked up. Locks: none is held while
+// another is taken, except HandleTable's while a driver call is watched.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "blobs.h"
+#include "callbacks.h"
+#include "driver.h"
+#include "event_ring.h"
+#include "executor.h"
+#include "handles.h"
+#include "kvgpu/layout.h"
+#include "output.h"
+#include "poison.h"
+#include "task.h"
+
+namespace kvgpu::worker {
+
+class Control;
+
+void prepare_driver_thread(const DriverTable& driver);
+
+struct SessionConfig {
+  uint32_t session_id = 0;
+  uint64_t region_bytes = 0;
+  uint64_t block_offset = 0;
+  uint64_t window = 0;
+  int region_fd = -1;
+  int kick_fd = -1;
+};
+
+enum class ExitStatus { ENDED = 0, FAILED = 1, VIOLATION = 3 };
+
+// Ends the process, which is the session. The driver frees all that it had; nothing is unwound on purpose.
+[[noreturn]] void end_session(const std::string& reason, ExitStatus status);
+
+class Session {
+ public:
+  Session(const SessionConfig& config, std::byte* block, const DriverTable* driver, int n_devices,
+          Control* control);
+
+  // Runs until the session ends; does not return.
+  [[noreturn]] void read_commands();
+  void start_watching();
+
+  const DriverTable* const driver;
+  const int n_devices;
+  HandleTable handles;
+  Blobs blobs;
+  std::atomic<bool> ending{false};
+  std::byte* const block;
+  HostPage* const host_page;
+  Poison poison;
+  EventRing events;
+  Callbacks callbacks;
+  Output output;
+  Control* const control;
+  const SessionConfig config;
+
+  // Makes the context current on this thread.
+  [[nodiscard]] CUresult enter(wire::Handle context);
+  [[nodiscard]] CUresult enter(const Context& context);
+
+  // A record that breaks the protocol ends the session.
+  [[noreturn]] CUresult violation(const Task& task);
+
+  // Makes progress words, slab and extents known to the driver, once, when the first context exists.
+  [[nodiscard]] CUresult register_session_memory();
+  void forget_registrations();  // the context they were made in is gone
+  [[nodiscard]] CUresult add_extent(uint64_t region_off, uint64_t len_bytes);
+
+  // Does [address, address + len) lie in the slab or in one extent?
+  [[nodiscard]] bool is_session_memory(uint64_t address, uint64_t len_bytes) const;
+  // Does the guest have this device range reserved (PROTOCOL.md §2.2)?
+  [[nodiscard]] bool is_in_window(uint64_t address, uint64_t len_bytes) const;
+
+  uint64_t address_of(uint64_t region_off) const { return config.window + region_off; }
+  std::byte* slab() const { return block + SLAB_OFF; }
+  uint64_t* progress_word(uint64_t index) const;  // null: no such word
+
+  // Waits until every record before `task` has been run, on whatever device.
+  void wait_for_earlier(const std::vector<std::pair<Executor*, uint64_t>>& dependencies) const;
+  std::vector<std::pair<Executor*, uint64_t>> dependencies(int except_device) const;
+
+ private:
+  CUresult register_range(uint64_t address, uint64_t len_bytes);
+  void handle_record(const wire::Header& header);
+  void handle_direct(const Task& task);
+  void sleep_until_kicked();
+  void watch();
+
+  Consumer commands_;
+  Pool pool_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+  uint64_t seq_ = 0;
+  mutable std::mutex extents_mutex_;
+  std::map<uint64_t, uint64_t> extents_;  // address -> bytes
+  bool registered_ = false;
+};
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of records whose two ends are written by hand. Append-only within a major version; every struct is free of padding.
+#pragma once
+
+#include <cstdint>
+
+#include "kvgpu/records.h"
+
+namespace kvgpu::wire {
+
+// ---- devices: the reply to HELLO is HelloReply and one DeviceInfo each
+inline constexpr int32_t N_DEVICE_ATTRIBUTES = 160;  // ids 0..159; CUDA 13.0 ends before that
+inline constexpr int32_t ATTRIBUTE_UNKNOWN = INT32_MIN;
+
+struct HelloReply {
+  uint32_t version;  // of the protocol, major << 16 | minor
+  uint32_t features;
+  int32_t driver_version;  // of the host, as cuDriverGetVersion reports it
+  uint32_t n_devices;
+};
+
+struct DeviceInfo {
+  char name[256];
+  char pci_bus_id[16];
+  uint8_t uuid[16];
+  uint64_t total_bytes;
+  int32_t attributes[N_DEVICE_ATTRIBUTES];
+};
+static_assert(sizeof(DeviceInfo) == 936);
+
+// ---- contexts
+struct ContextRetain {
+  Handle context;
+  Handle legacy_stream;
+  uint32_t legacy_word;
+  uint32_t device;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct ContextRetained {
+  int32_t least_priority;
+  int32_t greatest_priority;
+  uint32_t api_version;
+  uint32_t reserved;
+};
+struct ContextReset {
+  Handle context;
+};
+
+// ---- memory
+struct MemAlloc {
+  Handle context;
+  uint64_t bytes;
+};
+struct MemAllocated {
+  uint64_t dptr;
+};
+struct MemAllocPitch {
+  Handle context;
+  uint64_t width_bytes;
+  uint64_t height;
+  uint32_t element_bytes;
+  uint32_t reserved;
+};
+struct MemAllocatedPitch {
+  uint64_t dptr;
+  uint64_t pitch_bytes;
+};
+struct MemFree {
+  Handle context;
+  uint64_t dptr;
+};
+
+// ---- every record that gives work to a stream begins with these two; mark 0: none wanted
+struct Enqueue {
+  Handle stream;
+  uint64_t mark;
+};
+struct Copy {
+  Handle stream;
+  uint64_t mark;
+  uint64_t dst;  // device address, or an address in session memory
+  uint64_t src;
+  uint64_t bytes;
+};
+struct Memset {
+  Handle stream;
+  uint64_t mark;
+  uint64_t dst;
+  uint64_t n;  // elements
+  uint32_t value;
+  uint32_t reserved;
+};
+// Followed by n_attributes x LaunchAttribute, then the parameter bytes.
+struct Launch {
+  Handle stream;
+  uint64_t mark;
+  Handle function;
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes;
+  uint32_t param_bytes;
+  uint32_t n_attributes;
+  uint32_t reserved;
+};
+static_assert(sizeof(Launch) == 64);
+struct LaunchAttribute {  // CUDA 13.0 cuda.h: CUlaunchAttribute
+  uint32_t id;
+  uint32_t reserved;
+  uint8_t value[64];
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+struct HostFunction {
+  Handle stream;
+  uint64_t mark;
+  uint64_t function;  // the guest's id
+  uint64_t once;      // 0: captured, a graph may run it again
+};
+struct WaitEvent {
+  Handle stream;
+  uint64_t mark;
+  Handle event;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct RecordEvent {
+  Handle stream;
+  uint64_t mark;
+  Handle event;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct LaunchGraph {
+  Handle stream;
+  uint64_t mark;
+  Handle exec;
+};
+
+// ---- images
+struct LoadImage {
+  Handle context;
+  Handle blob;
+  Handle module;
+};
+struct LoadedImage {
+  uint32_t prints;  // 1: may use printf or assert
+  uint32_t reserved;
+};
+struct GetFunction {  // followed by the name
+  Handle context;
+  Handle module;
+  Handle function;
+  uint32_t name_bytes;
+  uint32_t reserved;
+};
+inline constexpr uint32_t N_FUNCTION_ATTRIBUTES = 16;
+struct FunctionInfo {  // followed by n_params x ParamInfo
+  int32_t attributes[N_FUNCTION_ATTRIBUTES];
+  uint32_t n_params;
+  uint32_t reserved;
+};
+struct ParamInfo {
+  uint32_t offset;
+  uint32_t bytes;
+};
+struct GetGlobal {  // followed by the name
+  Handle context;
+  Handle module;
+  uint32_t name_bytes;
+  uint32_t reserved;
+};
+struct Global {
+  uint64_t dptr;
+  uint64_t bytes;
+};
+struct LibraryModule {
+  Handle context;
+  Handle library;
+  Handle module;
+};
+struct SetAttribute {
+  Handle context;
+  Handle function;
+  int32_t attribute;
+  int32_t value;
+  int32_t device;
+  uint32_t reserved;
+};
+
+// ---- streams, events, graphs
+struct StreamCreate {
+  Handle context;
+  Handle stream;
+  uint32_t word;
+  uint32_t flags;
+  int32_t priority;
+  uint32_t reserved;
+};
+struct StreamRef {  // cuStreamDestroy_v2, STREAM_SYNC
+  Handle stream;
+};
+struct EventCreate {
+  Handle context;
+  Handle event;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct EventRef {  // cuEventDestroy_v2, EVENT_STATUS
+  Handle context;
+  Handle event;
+};
+struct EventElapsed {
+  Handle context;
+  Handle start;
+  Handle end;
+};
+struct Elapsed {
+  float ms;
+  uint32_t reserved;
+};
+struct EndCapture {
+  Handle stream;
+  Handle graph;
+};
+struct GraphInstantiate {
+  Handle context;
+  Handle graph;
+  Handle exec;
+  uint64_t flags;
+};
+struct HostSync {
+  Handle context;
+};
+
+}  // namespace kvgpu::wire
