@@ -61,7 +61,8 @@ lock: $(UV)  ## write requirements.lock anew from pyproject.toml (UPGRADE=1: new
 
 .PHONY: gen
 gen: setup  ## write the generated protocol files anew; `git diff` must stay empty
-	PYTHONPATH=packaging/python $(BIN)/python -m kvgpu.protocol.generator
+	PYTHONPATH=packaging/python $(BIN)/python -m kvgpu.protocol.generator . \
+	  $(BIN)/../lib/python3.*/site-packages/nvidia/cu13/include
 
 .PHONY: build
 build: build-release  ## build everything into build/release
