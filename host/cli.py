@@ -54,10 +54,16 @@ def run(
         typer.Option(help="auto, nvidia, software or a path; starts a private kvgpud."),
     ] = "",
     log: Annotated[Path | None, typer.Option(help="Log of a private kvgpud.")] = None,
+    no_jail: Annotated[
+        bool, typer.Option("--no-jail", help="No namespaces; starts a private kvgpud.")
+    ] = False,
     runtime_dir: _RuntimeDir = paths.RUNTIME_DIR,
 ) -> None:
     """Run a program of this host on the GPUs kvgpud serves, without a VM."""
-    raise typer.Exit(run_command.run(command, runtime_dir, driver, parse_size(pinned), log))
+    private: run_command.Private | None = None
+    if driver or no_jail or not run_command.answers(runtime_dir):
+        private = run_command.Private(driver or "auto", no_jail, log)
+    raise typer.Exit(run_command.run(command, runtime_dir, parse_size(pinned), private))
 
 
 @app.command()
@@ -89,9 +95,8 @@ def host_status(runtime_dir: _RuntimeDir = paths.RUNTIME_DIR, as_json: _Json = F
     _console.print(f"kvgpud {status['version']}, pid {status['pid']}")
     _console.print(f"driver {status['driver'] or status['inventory_error']}")
     for device in status["inventory"].get("devices", []):
-        memory_bytes = device.get("memory_bytes")
-        size = f", {format_size(memory_bytes)}" if isinstance(memory_bytes, int) else ""
-        _console.print(f"device {device.get('index', '?')}: {device.get('name', '?')}{size}")
+        size = format_size(device.get("total_bytes", 0))
+        _console.print(f"device {device.get('pci_bus_id', '?')}: {device.get('name', '?')}, {size}")
     _console.print(f"{status['n_vms']} VM(s), {status['n_sessions']} session(s)")
 
 

@@ -22,7 +22,7 @@ class HostConfig(BaseModel):
 
     driver: str = "auto"  # auto, nvidia, software, or the path of a libcuda.so.1
     worker_user: str = "kvgpu-worker"  # used where kvgpud is root; nobody if there is no such user
-    jail: bool = True  # False: workers keep kvgpud's namespaces (containers without CAP_SYS_ADMIN)
+    jail: bool = True  # False: workers are as kvgpud is (containers without CAP_SYS_ADMIN)
     qemu_user: str = "libvirt-qemu"  # may open the VMs' regions
     log_dir: Path | None = None  # default: RUNTIME_DIR/log
     allow_hmm: bool = False  # serve VMs though a GPU can read all of a worker's memory
@@ -42,8 +42,8 @@ def load_config(path: Path) -> HostConfig:
 
 
 def worker_ids(config: HostConfig) -> tuple[int, int] | None:
-    """Return the uid and gid workers run as, None where kvgpud cannot change them."""
-    if os.geteuid() != 0:
+    """Return the uid and gid workers run as, None where kvgpud cannot or shall not jail them."""
+    if os.geteuid() != 0 or not config.jail:
         return None
     for name in (config.worker_user, "nobody"):
         try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
@@ -10,9 +11,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 import kvgpu
 from kvgpu.host import paths
@@ -42,7 +41,6 @@ class Daemon:
             binary=worker,
             log_dir=config.log_dir or runtime_dir / "log",
             ids=worker_ids(config),
-            jail=config.jail,
             ready_timeout_s=config.ready_timeout_s,
             grace_s=config.grace_s,
         )
@@ -131,42 +129,46 @@ def _check_not_running(runtime_dir: Path) -> None:
     )
 
 
-def serve(
-    runtime_dir: Annotated[Path, typer.Option(help="Sockets and state.")] = paths.RUNTIME_DIR,
-    driver: Annotated[
-        str, typer.Option(help="auto, nvidia, software or the path of a libcuda.so.1.")
-    ] = "",
-    config: Annotated[Path, typer.Option(help="Configuration file.")] = paths.CONFIG_FILE,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Accepted for clarity; kvgpud never forks.")
-    ] = True,
-    jail: Annotated[
-        bool | None, typer.Option(help="Put workers into namespaces of their own.")
-    ] = None,
-    until_eof: Annotated[
-        bool, typer.Option("--until-eof", help="End when standard input does.", hidden=True)
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
-) -> None:
-    """Serve the VMs and programs of this host until SIGTERM."""
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="kvgpud", description="Serve the VMs and programs of this host until SIGTERM."
+    )
+    parser.add_argument("--version", action="version", version=f"kvgpud {kvgpu.__version__}")
+    parser.add_argument(
+        "--runtime-dir", type=Path, default=paths.RUNTIME_DIR, help="sockets and state"
+    )
+    parser.add_argument("--driver", help="auto, nvidia, software or the path of a libcuda.so.1")
+    parser.add_argument("--config", type=Path, default=paths.CONFIG_FILE)
+    parser.add_argument(
+        "--foreground", action="store_true", help="accepted for clarity: kvgpud never forks"
+    )
+    parser.add_argument(
+        "--jail",
+        action=argparse.BooleanOptionalAction,
+        help="give workers a user and namespaces of their own (needs root)",
+    )
+    parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run kvgpud; an error is one line on standard error and status 1."""
+    arguments = _parse_arguments()
     logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
+        level=logging.DEBUG if arguments.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
-        changes = {"driver": driver or None, "jail": jail}
+        changes = {"driver": arguments.driver, "jail": arguments.jail}
         given = {name: value for name, value in changes.items() if value is not None}
-        settings = load_config(config).model_copy(update=given)
-        _check_not_running(runtime_dir)
-        asyncio.run(_serve(settings, runtime_dir, until_eof))
+        config = load_config(arguments.config).model_copy(update=given)
+        _check_not_running(arguments.runtime_dir)
+        asyncio.run(_serve(config, arguments.runtime_dir, arguments.until_eof))
     except (KvgpuError, OSError) as error:
         print(f"kvgpud: {error}", file=sys.stderr)
         raise SystemExit(1) from error
-
-
-def main() -> None:
-    typer.run(serve)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvgpu.host import paths
@@ -27,13 +28,28 @@ _FORWARDED = (
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, so by the terminal
 
 
-def run(
-    command: list[str], runtime_dir: Path, driver: str, pinned_bytes: int, log: Path | None
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Private:
+    """A kvgpud for one command."""
+
+    driver: str
+    no_jail: bool
+    log: Path | None  # None: in its folder, gone with it
+
+
+def answers(runtime_dir: Path) -> bool:
+    """Tell whether a kvgpud runs that this user may ask."""
+    try:
+        ApiClient(runtime_dir).close()
+    except DaemonError:
+        return False
+    return True
+
+
+def run(command: list[str], runtime_dir: Path, pinned_bytes: int, private: Private | None) -> int:
     """Run `command` with kvgpu's libcuda.so.1 and return its exit status (128 + N for signal N)."""
     libcuda_dir = paths.find_libcuda_dir()
-    with contextlib.ExitStack() as stack:
-        api = _connect(runtime_dir, driver, log, stack)
+    with _private_kvgpud(private) if private else ApiClient(runtime_dir) as api:
         socket_path = api.ask(RunRequest(pinned_bytes))["socket"]
         environment = dict(os.environ)
         earlier = environment.get("LD_LIBRARY_PATH")
@@ -42,29 +58,20 @@ def run(
         return _run_and_forward_signals(command, environment)
 
 
-def _connect(
-    runtime_dir: Path, driver: str, log: Path | None, stack: contextlib.ExitStack
-) -> ApiClient:
-    """Return a connection to the running kvgpud; to a private one if a driver was asked for."""
-    if not driver:
-        with contextlib.suppress(DaemonError):
-            return stack.enter_context(ApiClient(runtime_dir))
-    return stack.enter_context(_private_kvgpud(driver or "auto", log))
-
-
 @contextlib.contextmanager
-def _private_kvgpud(driver: str, log: Path | None) -> Iterator[ApiClient]:
+def _private_kvgpud(private: Private) -> Iterator[ApiClient]:
     """Start a kvgpud in a folder of its own; it ends with us, whatever ends us."""
     with tempfile.TemporaryDirectory(prefix="kvgpu-") as folder:
         runtime_dir = Path(folder)
         runtime_dir.chmod(0o711)  # workers of another user reach their log's folder
-        log_path = log or runtime_dir / "kvgpud.log"
+        log_path = private.log or runtime_dir / "kvgpud.log"
         with log_path.open("ab") as log_file:
             # End of its standard input tells it to end, even if we are killed.
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "kvgpu.host.kvgpud"),
-                    *("--runtime-dir", folder, "--driver", driver, "--until-eof"),
+                    *("--runtime-dir", folder, "--driver", private.driver),
+                    *("--until-eof", "--no-jail" if private.no_jail else "--jail"),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=log_file,

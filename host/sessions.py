@@ -46,8 +46,7 @@ class WorkerSettings:
 
     binary: Path
     log_dir: Path
-    ids: tuple[int, int] | None  # uid and gid; None: as kvgpud
-    jail: bool
+    ids: tuple[int, int] | None  # uid and gid; None: as kvgpud, without a jail
     ready_timeout_s: float
     grace_s: float
 
@@ -270,10 +269,9 @@ class SessionBroker:
             *("--driver", str(driver.path)),
         ]
         if settings.ids:
-            command += ["--uid", str(settings.ids[0]), "--gid", str(settings.ids[1])]
-        if not settings.jail or not settings.ids:
-            command.append("--no-jail")
-        return command
+            uid, gid = settings.ids
+            return [*command, "--uid", str(uid), "--gid", str(gid)]
+        return [*command, "--no-jail"]
 
 
 def check_version(major: int, peer: str) -> None:

@@ -23,7 +23,8 @@ def frame(frame_type: int, payload: bytes = b"", number: int = 0) -> bytes:
 
 def main() -> int:
     if "--inventory" in sys.argv:
-        print(json.dumps({"driver_version": 13000, "devices": [{"index": 0, "name": "fake"}]}))
+        device = {"name": "fake", "total_bytes": 1 << 30}
+        print(json.dumps({"driver_version": 13000, "devices": [device]}))
         return 0
     mode = os.environ.get("FAKE_WORKER", "")
     print("fake worker:", *sys.argv[1:], file=sys.stderr, flush=True)
