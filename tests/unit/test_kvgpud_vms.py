@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvgpud as the hook and a VM see it; the test listens where QEMU would and speaks as the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from framework.kvgpud import Client, FakeQemu, gone, kvgpud, open_run, run, vm
+
+from kvgpu.host import control_frames as cf
+from kvgpu.host.control_frames import Frame
+from kvgpu.host.ivshmem.region import region_path
+from kvgpu.host.messages import (
+    VmListRequest,
+)
+from kvgpu.host.units import GIB
+
+pytestmark = pytest.mark.usefixtures("fake_worker")
+
+
+def test_vm_life_from_prepare_to_release(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                assert region_path(qemu.uuid).stat().st_size == GIB
+                welcome = await qemu.hello(b"a" * 16)
+                assert UUID(bytes=welcome.vm_uuid) == qemu.uuid
+                opened = await qemu.open()
+                (info,) = (await api.ask(VmListRequest()))["vms"]
+                assert (info["state"], info["n_sessions"]) == ("ready", 1)
+                await qemu.say(Frame(cf.Close(), opened.session))
+                frame = await qemu.frames.get()
+                assert isinstance(frame.body, cf.Closed)
+                await gone(api)
+                qemu.die()
+                for _ in range(2):  # stopped and release both come; both must be harmless
+                    await api.ask(qemu.hook("release"))
+                assert not region_path(qemu.uuid).exists()
+                assert (await api.ask(VmListRequest()))["vms"] == []
+
+    run(body)
+
+
+def test_death_of_qemu_ends_all_sessions_within_two_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "stubborn")
+
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                await qemu.hello(b"a" * 16)
+                await qemu.open()
+                await qemu.open()
+                qemu.die()
+                await gone(api, limit_s=2.0)
+
+    run(body)
+
+
+def test_other_boot_id_ends_older_sessions_and_the_same_one_does_not(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                await qemu.hello(b"a" * 16)
+                await qemu.open()
+                await qemu.hello(b"a" * 16)
+                assert len(await api.sessions()) == 1
+                await qemu.hello(b"b" * 16)
+                assert await api.sessions() == []
+
+    run(body)
+
+
+def test_vm_cannot_touch_a_session_of_another(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            client = Client(await open_run(api))
+            opened, _ = await client.open()
+            async with vm(daemon, api) as qemu:
+                await qemu.hello(b"a" * 16)
+                await qemu.say(Frame(cf.Close(), opened.session))
+                await qemu.hello(b"a" * 16)  # answered in order, so CLOSE has been looked at
+                assert (await api.sessions())[0]["state"] == "running"
+
+    run(body)
+
+
+def test_vm_is_taken_up_again_after_a_restart_of_kvgpud(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            qemu = FakeQemu(tmp_path)
+            await api.ask(qemu.hook("prepare"))
+            await qemu.start()
+            await qemu.hello(b"a" * 16)
+        try:
+            assert region_path(qemu.uuid).exists()
+            qemu._connected.clear()
+            async with kvgpud(tmp_path) as daemon:
+                api = await daemon.api()
+                await qemu.hello(b"a" * 16)
+                await qemu.open()
+                await api.ask(qemu.hook("reconnect"))
+                assert len(await api.sessions()) == 1
+        finally:
+            region_path(qemu.uuid).unlink(missing_ok=True)
+
+    run(body)
