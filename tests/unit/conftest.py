@@ -4,9 +4,18 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short name: a unix socket's path has 107 bytes, pytest-xdist's are longer."""
+    with tempfile.TemporaryDirectory(prefix="kvgpu-") as name:
+        yield Path(name)
 
 
 @pytest.fixture
