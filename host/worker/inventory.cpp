@@ -47,7 +47,8 @@ void read_attributes(const DriverTable& driver, CUdevice device, wire::DeviceInf
 CUresult describe(const DriverTable& driver, int ordinal, wire::DeviceInfo* info) {
   CUdevice device;
   if (const CUresult bad = driver.cuDeviceGet(&device, ordinal)) return bad;
-  if (const CUresult bad = driver.cuDeviceGetName(info->name, sizeof info->name, device)) return bad;
+  if (const CUresult bad = driver.cuDeviceGetName(info->name, sizeof info->name, device))
+    return bad;
   size_t total_bytes = 0;
   if (const CUresult bad = driver.cuDeviceTotalMem_v2(&total_bytes, device)) return bad;
   info->total_bytes = total_bytes;
@@ -75,6 +76,17 @@ CUresult list_devices(const DriverTable& driver, std::vector<wire::DeviceInfo>* 
   return CUDA_SUCCESS;
 }
 
+// Asked of the driver: read_attributes() hides it from guests. Where it is 1 (HMM, ATS), kernels
+// can read all memory of their worker, and kvgpud refuses VMs.
+static bool reaches_pageable_memory(const DriverTable& driver, int ordinal) {
+  CUdevice device;
+  int value = 0;
+  if (driver.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS) return true;
+  const CUresult asked =
+      driver.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device);
+  return asked == CUDA_SUCCESS && value != 0;
+}
+
 int print_inventory(const DriverTable& driver) {
   std::vector<wire::DeviceInfo> devices;
   CUresult result = driver.cuInit(0);
@@ -82,19 +94,24 @@ int print_inventory(const DriverTable& driver) {
   if (result == CUDA_SUCCESS) result = driver.cuDriverGetVersion(&version);
   if (result == CUDA_SUCCESS) result = list_devices(driver, &devices);
   if (result != CUDA_SUCCESS) {
-    std::fprintf(stderr, "kvgpu-worker: the driver answers %s\n", error_name(driver, result).c_str());
+    std::fprintf(stderr, "kvgpu-worker: the driver answers %s\n",
+                 error_name(driver, result).c_str());
     return 1;
   }
   std::printf("{\"driver_version\": %d, \"devices\": [", version);
   const char* separator = "";
+  int ordinal = 0;
   for (const wire::DeviceInfo& device : devices) {
     std::printf("%s{\"name\": \"%s\", \"pci_bus_id\": \"%s\", \"uuid\": \"", separator, device.name,
                 device.pci_bus_id);
     for (const uint8_t byte : device.uuid) std::printf("%02x", byte);
-    std::printf("\", \"total_bytes\": %llu, \"compute_capability\": \"%d.%d\"}",
-                static_cast<unsigned long long>(device.total_bytes),
-                device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
-                device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]);
+    std::printf(
+        "\", \"total_bytes\": %llu, \"compute_capability\": \"%d.%d\", \"pageable_memory_access\": "
+        "%s}",
+        static_cast<unsigned long long>(device.total_bytes),
+        device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
+        device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR],
+        reaches_pageable_memory(driver, ordinal++) ? "true" : "false");
     separator = ", ";
   }
   std::printf("]}\n");
