@@ -149,10 +149,17 @@ class FakeQemu:
                     self.frames.put_nowait(frame)
         writer.close()
 
-    async def say(self, frame: Frame) -> None:
+    async def say(self, *frames: Frame) -> None:
         await self._connected.wait()
         assert self._writer
-        self._writer.write(frame.encode())
+        self._writer.write(b"".join(frame.encode() for frame in frames))
+        await self._writer.drain()
+
+    def stop_reading(self) -> None:
+        assert self._writer
+        transport = self._writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
 
     async def hello(self, boot_id: bytes) -> cf.Welcome:
         await self.say(Frame(cf.Hello(cf.PROTOCOL_MAJOR, cf.PROTOCOL_MINOR, 0, boot_id)))
