@@ -127,6 +127,18 @@ test-vm: deb  ## all tests that boot virtual machines (KVM where there is one, e
 test-gpu: build-release  ## the same programs natively and through kvgpu, on a real GPU (PART=name)
 	tests/gpu/run.sh $(PART)
 
+.PHONY: wheels
+wheels: setup  ## run-time packages for Python 3.12 into .whl/, for a GPU machine without network
+	@mkdir -p build
+	$(UV) pip compile --quiet --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+	  --constraint requirements.lock --generate-hashes --no-header pyproject.toml \
+	  --output-file build/wheels.lock >/dev/null
+	@rm -rf .whl
+	.tools/bin/pip download --quiet --no-deps --require-hashes --only-binary=:all: \
+	  --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
+	  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+	  --dest .whl --requirement build/wheels.lock
+
 .PHONY: bench
 bench: build-release  ## native beside remoted, alternating, on a real GPU
 	tests/gpu/run.sh bench
