@@ -3,7 +3,8 @@
 """A kvgpu-worker without a GPU: says READY on descriptor 3 and does what FAKE_WORKER tells it.
 
 FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), stubborn (ignores end of file), crash
-(dies after READY), extents (takes two extents, gives one back), kick (ends with 0 after one kick).
+(dies after READY), extents (takes two extents, gives one back), kick (ends with 0 after one kick),
+hmm (a device that reaches all memory).
 """
 
 import json
@@ -24,6 +25,7 @@ def frame(frame_type: int, payload: bytes = b"", number: int = 0) -> bytes:
 def main() -> int:
     if "--inventory" in sys.argv:
         device = {"name": "fake", "total_bytes": 1 << 30}
+        device["pageable_memory_access"] = os.environ.get("FAKE_WORKER") == "hmm"
         print(json.dumps({"driver_version": 13000, "devices": [device]}))
         return 0
     mode = os.environ.get("FAKE_WORKER", "")

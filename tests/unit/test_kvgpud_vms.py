@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from framework.kvgpud import Client, FakeQemu, gone, kvgpud, open_run, run, vm
 
 from kvgpu.host import control_frames as cf
 from kvgpu.host.control_frames import Frame
+from kvgpu.host.errors import DaemonError
 from kvgpu.host.ivshmem.region import region_path
 from kvgpu.host.messages import (
     VmListRequest,
@@ -111,5 +113,58 @@ def test_vm_is_taken_up_again_after_a_restart_of_kvgpud(tmp_path: Path) -> None:
                 assert len(await api.sessions()) == 1
         finally:
             region_path(qemu.uuid).unlink(missing_ok=True)
+
+    run(body)
+
+
+def test_start_is_refused_where_kernels_reach_all_memory_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "hmm")
+
+    async def body() -> None:
+        qemu = None
+        async with kvgpud(tmp_path / "strict") as daemon:
+            qemu = FakeQemu(daemon.runtime_dir)
+            with pytest.raises(DaemonError, match="HMM is on"):
+                await (await daemon.api()).ask(qemu.hook("prepare"))
+            assert not region_path(qemu.uuid).exists()
+        async with kvgpud(tmp_path / "told", allow_hmm=True) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                assert region_path(qemu.uuid).exists()
+
+    run(body)
+
+
+def test_start_is_refused_if_the_region_is_in_use(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            qemu = FakeQemu(tmp_path)
+            path = region_path(qemu.uuid)
+            path.write_bytes(bytes(4096))
+            try:
+                with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+                    with pytest.raises(DaemonError, match="still in use"):
+                        await api.ask(qemu.hook("prepare"))
+                await api.ask(qemu.hook("prepare"))
+                assert path.stat().st_size == GIB
+            finally:
+                path.unlink(missing_ok=True)
+
+    run(body)
+
+
+def test_guest_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                await qemu.hello(b"a" * 16)
+                qemu.stop_reading()
+                with pytest.raises(ConnectionError):
+                    await qemu.say(*[Frame(cf.Ping(), 1)] * 500_000)
+                assert (await api.ask(VmListRequest()))["vms"][0]["n_sessions"] == 0
 
     run(body)
