@@ -97,7 +97,7 @@ def _start(stack: contextlib.ExitStack, name: str, logs: Path) -> None:
 
 @contextlib.contextmanager
 def _kvm_open_to_qemu() -> Iterator[None]:
-    """Let QEMU's user open /dev/kvm: if it cannot, libvirt probes QEMU anew, 60 s for each start."""
+    """Let QEMU's user open /dev/kvm: without, libvirt probes QEMU for 60 s at each start."""
     device = Path("/dev/kvm")
     try:
         before = device.stat()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One virtual machine under libvirt, made by `kvgpu vm xml`.
 
-Files go in on a read-only second disk, mounted at /payload; commands run through QEMU's guest agent.
-Both are attached to the VM by virsh, after `virsh define` of exactly what kvgpu printed.
+Files go in on a read-only second disk, mounted at /payload; commands run through QEMU's guest
+agent. Both are attached by virsh, after `virsh define` of exactly what kvgpu printed.
 """
 
 from __future__ import annotations
