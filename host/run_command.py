@@ -63,7 +63,6 @@ def _private_kvgpud(private: Private) -> Iterator[ApiClient]:
     """Start a kvgpud in a folder of its own; it ends with us, whatever ends us."""
     with tempfile.TemporaryDirectory(prefix="kvgpu-") as folder:
         runtime_dir = Path(folder)
-        runtime_dir.chmod(0o711)  # workers of another user reach their log's folder
         log_path = private.log or runtime_dir / "kvgpud.log"
         with log_path.open("ab") as log_file:
             # End of its standard input tells it to end, even if we are killed.

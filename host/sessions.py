@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_STARTING = 8  # workers that start at a time; the others wait
 _N_LOGS_KEPT = 200
+_KILL_LIMIT_S = 2.0  # from SIGKILL to a worker's end; a driver may take a while to free memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,20 @@ class SessionBroker:
         return session
 
     async def end(self, sessions: list[Session]) -> None:
-        """End `sessions` and wait until nothing is left of them."""
+        """End `sessions` and wait until nothing is left of them.
+
+        A worker that even SIGKILL does not end (it hangs in the kernel) is not waited for: what it
+        holds stays taken until it is gone.
+        """
         for session in sessions:
             session.end()
-        for session in sessions:
-            await session.gone.wait()
+        try:
+            async with asyncio.timeout(self._settings.grace_s + _KILL_LIMIT_S):
+                for session in sessions:
+                    await session.gone.wait()
+        except TimeoutError:
+            left = [session.number for session in sessions if not session.gone.is_set()]
+            _log.error("sessions %s: their workers cannot be killed", left)
 
     def _new_session(self, vm: str, region: Region, request: Open) -> Session:
         self._last_number += 1

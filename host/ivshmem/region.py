@@ -125,11 +125,12 @@ class Region:
             raise RegionError(
                 f"cannot open {path}: {error.strerror}", hint="stop and start the VM"
             ) from error
-        actual_bytes = os.fstat(fd).st_size
-        if actual_bytes != size_bytes:
+        stat = os.fstat(fd)
+        if stat.st_size != size_bytes or stat.st_uid != os.geteuid():
             os.close(fd)
             raise RegionError(
-                f"{path} has {actual_bytes} B, the VM's <shmem> wants {size_bytes} B",
+                f"{path} has {stat.st_size} B and owner {stat.st_uid}, "
+                f"wanted are {size_bytes} B and {os.geteuid()}",
                 hint="stop and start the VM",
             )
         punch_hole(fd, ALIGN_BYTES, size_bytes - ALIGN_BYTES)
