@@ -52,10 +52,14 @@ $(STAMPS)/venv: requirements.lock $(UV)
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	@mkdir -p $(@D) && touch $@
 
+LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+  $(if $(UPGRADE),--upgrade) pyproject.toml
+
 .PHONY: lock
-lock: $(UV)  ## write requirements.lock anew from pyproject.toml (UPGRADE=1: newest versions)
-	$(UV) pip compile --quiet --universal --python-version 3.11 --group dev --generate-hashes \
-	  --no-header $(if $(UPGRADE),--upgrade) pyproject.toml --output-file requirements.lock
+lock: $(UV)  ## write the lock files anew from pyproject.toml (UPGRADE=1: newest versions)
+	$(UV) pip compile --group dev $(LOCK_OPTIONS) --output-file requirements.lock >/dev/null
+	$(UV) pip compile --constraint requirements.lock $(LOCK_OPTIONS) \
+	  --output-file packaging/deb/requirements-host.lock >/dev/null
 
 # --- build ----------------------------------------------------------------------------------------
 
@@ -129,15 +133,11 @@ test-gpu: build-release  ## the same programs natively and through kvgpu, on a r
 
 .PHONY: wheels
 wheels: setup  ## run-time packages for Python 3.12 into .whl/, for a GPU machine without network
-	@mkdir -p build
-	$(UV) pip compile --quiet --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
-	  --constraint requirements.lock --generate-hashes --no-header pyproject.toml \
-	  --output-file build/wheels.lock >/dev/null
 	@rm -rf .whl
 	.tools/bin/pip download --quiet --no-deps --require-hashes --only-binary=:all: \
 	  --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
 	  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-	  --dest .whl --requirement build/wheels.lock
+	  --dest .whl --requirement packaging/deb/requirements-host.lock
 
 .PHONY: bench
 bench: build-release  ## native beside remoted, alternating, on a real GPU
