@@ -216,7 +216,8 @@ def vm_xml(
     sys.stdout.write(domain_xml.make_domain(machine, slices, str(runtime_dir)))
 
 
-_console = Console(soft_wrap=True)
+# Nothing is cut where a program reads: a pipe has no width.
+_console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
 
 
 def _split_disk(disk: str) -> tuple[str, str]:
@@ -248,7 +249,9 @@ def _print_json(value: object) -> None:
 
 
 def _print_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = Table(*columns, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row))
     _console.print(table)

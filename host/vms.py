@@ -15,7 +15,7 @@ from kvgpu.host.config import HostConfig, region_owner
 from kvgpu.host.domain_xml import VmDefinition, read_definition
 from kvgpu.host.errors import KvgpuError, RegionError
 from kvgpu.host.inventory import Driver
-from kvgpu.host.ivshmem.region import Region
+from kvgpu.host.ivshmem.region import Region, check_unused
 from kvgpu.host.messages import VmInfo
 from kvgpu.host.sessions import SessionBroker
 from kvgpu.host.vm_channel import VmChannel
@@ -78,6 +78,7 @@ class VmRegistry:
         async with self._lock:
             if operation == "prepare":
                 await self._check_isolation()
+                self._check_not_running(definition.uuid)
                 await self._forget(definition.uuid)
                 region = Region.create_named(
                     definition.uuid,
@@ -133,6 +134,13 @@ class VmRegistry:
         channel = VmChannel(self._broker, definition.name, Path(definition.channel_path), region)
         self.vms[definition.uuid] = Vm(definition, region, channel)
         self._state_file(definition.uuid).write_text(domain_xml)
+
+    def _check_not_running(self, uuid: UUID) -> None:
+        # libvirt does not start a VM twice, but another libvirt or a QEMU by hand may: the one that
+        # runs must not lose its region.
+        vm = self.vms.get(uuid)
+        sessions = vm.channel.sessions.values() if vm else ()
+        check_unused(uuid, [session.worker.pid for session in sessions if session.worker])
 
     async def _forget(self, uuid: UUID) -> None:
         vm = self.vms.pop(uuid, None)

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -91,13 +92,8 @@ class Region:
         """
         check_region_size(size_bytes)
         _check_free_memory(pinned_bytes)
+        check_unused(uuid)
         path = region_path(uuid)
-        users = _pids_that_map(path) if path.exists() else []
-        if users:
-            raise RegionError(
-                f"{path} is still in use by process {', '.join(map(str, users))}",
-                hint="end that process (a QEMU of the same VM?), then start the VM again",
-            )
         try:
             path.unlink(missing_ok=True)
             memory = posix_ipc.SharedMemory(
@@ -185,6 +181,17 @@ class Region:
 
 def region_path(uuid: UUID) -> Path:
     return SHM_DIR / f"kvgpu-{uuid}"
+
+
+def check_unused(uuid: UUID, workers: Collection[int] = ()) -> None:
+    """Raise RegionError if a process other than `workers` has the region of VM `uuid` mapped."""
+    path = region_path(uuid)
+    users = set(_pids_that_map(path)) - set(workers) if path.exists() else set()
+    if users:
+        raise RegionError(
+            f"{path} is still in use by process {', '.join(map(str, sorted(users)))}",
+            hint="end that process (a QEMU of the same VM?), then start the VM again",
+        )
 
 
 def punch_hole(fd: int, offset: int, size_bytes: int) -> None:

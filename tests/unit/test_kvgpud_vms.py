@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 from uuid import UUID
 
@@ -152,6 +153,22 @@ def test_start_is_refused_if_the_region_is_in_use(tmp_path: Path) -> None:
                 assert path.stat().st_size == GIB
             finally:
                 path.unlink(missing_ok=True)
+
+    run(body)
+
+
+def test_second_start_of_a_running_vm_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                await qemu.hello(b"a" * 16)
+                await qemu.open()
+                with region_path(qemu.uuid).open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+                    with pytest.raises(DaemonError, match="still in use"):
+                        await api.ask(qemu.hook("prepare"))
+                    assert (await api.sessions())[0]["state"] == "running"
+                    assert region_path(qemu.uuid).stat().st_ino == os.fstat(file.fileno()).st_ino
 
     run(body)
 
