@@ -51,6 +51,7 @@ bool Agent::run(int signal_fd) {
     expire_held();
   }
   log("stopping; %zu client(s) keep their sessions", clients_.size());
+  unlink(options_.socket_path.c_str());
   save();
   return true;
 }

@@ -30,10 +30,11 @@ class HostError(Exception):
     """The host cannot run the VMs; the message says what to do."""
 
 
-def virsh(*arguments: str | Path, timeout_s: float = 120) -> str:
+def virsh(*arguments: str | Path, timeout_s: float = 120, stdin: str = "") -> str:
     """Return what virsh prints; raise HostError with its message if it refuses."""
     done = subprocess.run(
         ["virsh", "--quiet", "-c", LIBVIRT_URI, *map(str, arguments)],
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -98,9 +98,9 @@ class Vm:
         options |= {"initrd": str(self._image.initrd), "serial-log": str(self.serial_log)}
         options |= {"cmdline": "console=ttyS0 quiet", "network": "none"}
         arguments = [f"--{name}={value}" for name, value in options.items()]
-        xml = self.folder / "domain.xml"
-        xml.write_text(kvgpu("vm", "xml", self.name, *arguments, *self._xml_options))
-        virsh("define", xml)
+        xml = kvgpu("vm", "xml", self.name, *arguments, *self._xml_options)
+        (self.folder / "domain.xml").write_text(xml)
+        virsh("define", "/dev/stdin", stdin=xml)
         channel = self.folder / "agent.xml"
         channel.write_text(AGENT_CHANNEL)
         virsh("attach-device", self.name, channel, "--config")
@@ -113,6 +113,13 @@ class Vm:
         wait_until(f"{self.name} answers", self._answers, BOOT_S)
         if self._has_payload_disk:
             self.check("mount -o ro /dev/vdb /payload")
+
+    def definition(self) -> str:
+        """Return the domain XML as libvirt has it."""
+        return virsh("dumpxml", self.name)
+
+    def uuid(self) -> str:
+        return virsh("domuuid", self.name).strip()
 
     def destroy(self) -> None:
         virsh("destroy", self.name)

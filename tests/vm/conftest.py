@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One VM with the guest package, made when the first test wants it; a test finds it running."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from framework.guest_image import GuestImage, guest_image
+from framework.host_services import REPOSITORY, kvgpud, libvirt, virsh
+from framework.vm import Vm
+
+LOGS = REPOSITORY / "build" / "vm-tests"
+PROGRAM = REPOSITORY / "build" / "release" / "tests" / "programs" / "demo"
+
+
+@pytest.fixture(scope="session")
+def image() -> GuestImage:
+    return guest_image()
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[Path]:
+    """libvirt with the hook, and kvgpud; the folder with their logs."""
+    with libvirt(LOGS), kvgpud(LOGS):
+        yield LOGS
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    packages = list((REPOSITORY / "dist").glob("kvgpu-guest_*.deb"))
+    assert len(packages) == 1, "not one kvgpu-guest package in dist/: run `make deb`"
+    return packages[0]
+
+
+@pytest.fixture(scope="session")
+def linger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA program that runs until it is killed."""
+    program = tmp_path_factory.mktemp("programs") / "linger"
+    source = Path(__file__).with_name("linger.c")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", source, "-o", program, "-ldl"], check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
+def _vm(host: Path, image: GuestImage, package: Path, linger: Path) -> Iterator[Vm]:
+    assert PROGRAM.is_file(), f"{PROGRAM} is not built: run `make build`"
+    with Vm("kvgpu-test", image, [package, linger, PROGRAM]) as vm:
+        vm.start()
+        vm.check(
+            f"apt-get install -y --no-install-recommends /payload/{package.name}", timeout_s=120
+        )
+        yield vm
+
+
+@pytest.fixture
+def vm(_vm: Vm) -> Vm:
+    """A running VM with the package installed and no CUDA process."""
+    if virsh("domstate", _vm.name).strip() != "running":
+        _vm.start()
+    _vm.run("pkill -KILL linger")
+    return _vm

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA processes in a virtual machine, from their first call to every way they can end."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from framework.guest_image import GuestImage
+from framework.host_services import HostError, kvgpu, wait_until
+from framework.vm import Vm
+
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
+
+START_S = 30.0  # until a process in an emulated guest computes
+
+
+def sessions() -> list[dict[str, Any]]:
+    listed = json.loads(kvgpu("session", "list", "--json"))
+    assert isinstance(listed, list)
+    return listed
+
+
+def start_linger(vm: Vm, name: str) -> int:
+    """Start a process that computes until it is killed; return its process number."""
+    vm.check(f"rm -f /tmp/{name}")
+    vm.spawn(f"exec /payload/linger /tmp/{name} >/tmp/{name}.log 2>&1")
+    wait_until(f"{name} computes", lambda: rounds(vm, name) > 0, START_S)
+    return int(vm.check(f"pgrep -f '^/payload/linger /tmp/{name}$'"))
+
+
+def rounds(vm: Vm, name: str) -> int:
+    text = vm.run(f"cat /tmp/{name}").stdout.strip()
+    return int(text) if text else 0
+
+
+def wait_for_progress(vm: Vm, name: str) -> None:
+    count = rounds(vm, name)
+    wait_until(f"{name} goes on", lambda: rounds(vm, name) > count, START_S)
+
+
+def worker_pids() -> set[int]:
+    pids = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if command[0].endswith(b"kvgpu-worker") and b"--session" in command:
+            pids.add(int(path.parent.name))
+    return pids
+
+
+@pytest.mark.smoke
+def test_unmodified_program_computes_in_a_vm(vm: Vm) -> None:
+    output = vm.run("cd /tmp && /payload/demo", timeout_s=240)
+    assert output.status == 0, output.stdout + output.stderr
+    wait_until("its session is gone", lambda: not sessions(), 2)
+
+
+def test_two_processes_compute_at_once(vm: Vm) -> None:
+    names = ("first", "second")
+    for name in names:
+        start_linger(vm, name)
+    assert len(sessions()) == 2
+    assert len(worker_pids()) == 2
+    for name in names:
+        wait_for_progress(vm, name)
+
+
+def test_sigkill_of_one_ends_its_session_within_two_seconds(vm: Vm) -> None:
+    killed, living = start_linger(vm, "killed"), start_linger(vm, "living")
+    workers = worker_pids()
+    assert len(workers) == 2
+    vm.check(f"kill -KILL {killed}")
+    begun = time.monotonic()
+    wait_until("its session is gone", lambda: len(sessions()) == 1, 2)
+    assert time.monotonic() - begun < 2
+    wait_until("its worker is gone", lambda: len(worker_pids()) == 1, 2)
+    wait_for_progress(vm, "living")
+    assert vm.run(f"kill -0 {living}").status == 0
+
+
+def test_restarted_agent_leaves_processes_alone(vm: Vm) -> None:
+    pid = start_linger(vm, "steady")
+    vm.check("systemctl restart kvgpu-guest")
+    wait_for_progress(vm, "steady")
+    assert len(sessions()) == 1
+    vm.check(f"kill -KILL {pid}")
+    wait_until("its session is gone", lambda: not sessions(), 2)
+
+
+def test_destroy_under_a_running_program_frees_everything(vm: Vm) -> None:
+    start_linger(vm, "doomed")
+    region = Path(f"/dev/shm/kvgpu-{vm.uuid()}")
+    assert region.exists()
+    assert worker_pids()
+    vm.destroy()
+    wait_until("the session is gone", lambda: not sessions(), 5)
+    wait_until("the worker is gone", lambda: not worker_pids(), 5)
+    wait_until("the region is gone", lambda: not region.exists(), 5)
+
+
+def test_start_stop_start_serves_again(vm: Vm) -> None:
+    for _ in range(2):
+        start_linger(vm, "again")
+        assert len(sessions()) == 1
+        vm.destroy()
+        wait_until("the session is gone", lambda: not sessions(), 5)
+        vm.start()  # the guest's service starts by itself
+    start_linger(vm, "again")
+
+
+def test_veto_when_the_region_cannot_be_made_is_shown_by_virsh(
+    host: Path, image: GuestImage
+) -> None:
+    with Vm("kvgpu-veto", image) as vm:
+        obstacle = Path(f"/dev/shm/kvgpu-{vm.uuid()}")
+        obstacle.mkdir()
+        try:
+            with pytest.raises(HostError, match=r"kvgpu: kvgpu-veto: prepare: .*kvgpu-"):
+                vm.start()
+        finally:
+            obstacle.rmdir()
+        vm.start()  # nothing is left of the refused start
