@@ -17,6 +17,7 @@ from kvgpu.host.units import GIB, KIB, MIB, round_down_to_power_of_two
 
 NAMESPACE = "https://kvgpu.org/xmlns/vm/1"
 PORT_NAME = "org.kvgpu.0"
+_MAX_SOCKET_PATH_BYTES = 107  # unix(7): sun_path has 108, one is for the NUL
 _NS = {"kvgpu": NAMESPACE}
 # libvirt's XML is trusted as far as its author is root; entities are never needed all the same.
 _PARSER = etree.XMLParser(remove_blank_text=True, remove_comments=True, resolve_entities=False)
@@ -143,6 +144,11 @@ def read_definition(domain_xml: str) -> VmDefinition | None:
     path = sources[0].get("path", "")
     if not PurePosixPath(path).is_absolute():
         raise DomainError(f"the <channel> of {PORT_NAME} has no path")
+    if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
+        raise DomainError(
+            f"the <channel> path {path} is longer than {_MAX_SOCKET_PATH_BYTES} bytes",
+            hint="choose a shorter --runtime-dir",
+        )
     return VmDefinition(uuid, _find(domain, "name").text or "", slices, region_bytes, path)
 
 

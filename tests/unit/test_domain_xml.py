@@ -90,6 +90,8 @@ def test_domain_without_slices_is_none_of_ours() -> None:
         ('name="org.kvgpu.0"', 'name="org.other.0"', "not one <shmem"),
         (f'name="kvgpu-{ONE}"', 'name="kvgpu-other"', "not one <shmem"),
         (f"<uuid>{ONE}</uuid>", "<uuid>none</uuid>", "not a UUID"),
+        ("/run/kvgpu/vm/", "/run/" + "x" * 100, "longer than 107 bytes"),
+        ("/run/kvgpu/vm/", "", "has no path"),
         ("</domain>", "", "not a domain XML"),
     ],
 )
