@@ -25,6 +25,7 @@ namespace {
 
 constexpr uint32_t MAX_BODY_WORDS = 64;
 constexpr uint32_t LONG_EVERY = 1024;  // one record in so many is of the greatest length
+constexpr uint32_t HEADER_WORDS = sizeof(wire::Header) / sizeof(uint64_t);
 constexpr uint32_t LONGEST_WORDS = (wire::MAX_RECORD_BYTES - sizeof(wire::Header)) / 8;
 constexpr int SPINS_BEFORE_YIELD = 200;  // both ends may share a core
 
@@ -87,7 +88,7 @@ bool same(const uint64_t* record, const wire::Header& header, uint64_t i) {
   const uint32_t n_words = body_words(i);
   if (header.call_id != i || header.opcode != static_cast<uint16_t>(i)) return false;
   if (header.len_bytes != sizeof header + n_words * 8) return false;
-  const uint64_t* body = record + sizeof header / 8;
+  const uint64_t* body = record + HEADER_WORDS;
   for (uint32_t w = 0; w < n_words; ++w) {
     if (body[w] != mix(i + w)) return false;
   }
