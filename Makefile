@@ -78,7 +78,7 @@ build-%: setup
 
 .PHONY: deb
 deb: setup build-release  ## kvgpu-host and kvgpu-guest packages into dist/
-	packaging/deb/build.sh
+	@packaging/deb/build.sh
 
 # --- checks ---------------------------------------------------------------------------------------
 
@@ -158,5 +158,8 @@ accept: setup  ## run the acceptance ledger tests/acceptance/SUBJECT.toml (ARGS=
 # --- see it work ----------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: deb  ## an unmodified CUDA program in a virtual machine, from nothing
-	tests/framework/demo.sh
+demo:  ## an unmodified CUDA program in a virtual machine, from nothing
+	@mkdir -p build
+	@$(MAKE) --no-print-directory deb 2>&1 | tee build/demo-build.log || \
+	  { echo "demo: failed: build (log build/demo-build.log)"; exit 1; }
+	@tests/framework/demo.sh
