@@ -171,7 +171,7 @@ void Session::read_commands() {
 
 void Session::sleep_until_kicked() {
   if (commands_.unpublished()) commands_.publish();
-  store_release(host_page->need_wakeup, 1);
+  store_release(host_page->need_wakeup, ++n_sleeps_);
   // The guest commits, then looks at need_wakeup; we set it, then look for a commit: one of us sees the other.
   fence_full();
   wire::Header header;

@@ -102,6 +102,7 @@ class Session {
   Pool pool_;
   std::vector<std::unique_ptr<Executor>> executors_;
   uint64_t seq_ = 0;
+  uint64_t n_sleeps_ = 0;
   mutable std::mutex extents_mutex_;
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes
   bool registered_ = false;

@@ -19,6 +19,7 @@ OUTPUTS = {
     "guest/libcuda/generated/refused.gen.cpp": emit_guest.refused_cpp,
     "guest/libcuda/generated/proc_address.gen.cpp": emit_guest.proc_address_cpp,
     "guest/libcuda/generated/plain.gen.cpp": emit_guest.plain_cpp,
+    "guest/libcuda/generated/error_names.gen.h": emit_guest.error_names_h,
     "guest/libcuda/generated/libcuda.map": emit_guest.version_script,
     "host/worker/generated/driver.gen.h": emit_host.driver_h,
     "host/worker/generated/handlers.gen.h": emit_host.handlers_h,

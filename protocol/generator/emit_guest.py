@@ -80,7 +80,9 @@ def proc_address_cpp(model: Model) -> str:
     for base, version, per_thread, symbol in entries:
         flag = "true" if per_thread else "false"
         text += f'    {{"{base}", {version}, {flag}, reinterpret_cast<void*>(&{symbol})}},\n'
-    text += f"}};\nconst size_t N_PROC_ADDRESSES = {len(entries)};\n\n}}  // namespace kvgpu::guest\n"
+    text += (
+        f"}};\nconst size_t N_PROC_ADDRESSES = {len(entries)};\n\n}}  // namespace kvgpu::guest\n"
+    )
     return text
 
 
@@ -132,7 +134,23 @@ def _plain(row: Row) -> str:
         body += "  return CUDA_SUCCESS;\n"
     elif row.destroys:
         body += f"  const CUresult result = call.sync(wire::Op::{row.name}, in);\n"
-        body += f"  if (result == CUDA_SUCCESS) forget(to_wire({row.destroys}));\n  return result;\n"
+        body += (
+            f"  if (result == CUDA_SUCCESS) forget(to_wire({row.destroys}));\n  return result;\n"
+        )
     else:
         body += f"  return call.sync(wire::Op::{row.name}, in);\n"
     return f"CUresult {snake_case(row.name)}({_parameters(row)}) {{\n{body}}}\n\n"
+
+
+def error_names_h(model: Model) -> str:
+    """error_names.gen.h: CUresult by name; the text is the name in plain words."""
+    text = f'{banner(model)}#pragma once\n\n#include "by_hand/cuda_api.h"\n\nnamespace kvgpu::guest {{\n\n'
+    text += (
+        "struct ErrorName {\n  CUresult error;\n  const char* name;\n  const char* text;\n};\n\n"
+    )
+    text += "inline constexpr ErrorName ERROR_NAMES[] = {\n"
+    for name, _ in model.errors:
+        words = name.removeprefix("CUDA_ERROR_").removeprefix("CUDA_").replace("_", " ").lower()
+        words = "no error" if name == "CUDA_SUCCESS" else words
+        text += f'    {{{name}, "{name}", "{words}"}},\n'
+    return text + "};\n\n}  // namespace kvgpu::guest\n"

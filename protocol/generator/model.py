@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generator knows: prototypes from the headers, rows from api.toml, and their agreement."""
+"""What the generator knows: prototypes of the headers, rows of api.toml, their agreement."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ class Model:
     functions: dict[str, Function]
     # (base name, version, "" | "_ptsz" | "_ptds") from the PFN_ typedefs
     typedefs: list[tuple[str, int, str]]
+    errors: list[tuple[str, int]]  # of CUresult
     headers_sha256: str = ""
     by_name: dict[str, Row] = field(default_factory=dict)
 
@@ -117,12 +118,13 @@ def snake_case(name: str) -> str:
 def symbol_of(
     base: str, version: int, suffix: str, typedefs: list[tuple[str, int, str]], names: set[str]
 ) -> str:
-    """Return the exported symbol of a PFN_ typedef: the n-th version of a name has the n-th suffix."""
+    """Return the symbol of a PFN_ typedef: the n-th version of a name has the n-th suffix."""
     versions = sorted({v for b, v, s in typedefs if b == base and not s})
     generations = [base, *(f"{base}_v{i}" for i in range(2, 10) if f"{base}_v{i}" in names)]
     if base not in names:
         generations = generations[1:]
-    # A per-thread twin carries the version in which it appeared and belongs to the generation of that time.
+    # A per-thread twin carries the version in which it appeared and belongs to the generation of
+    # that time.
     index = sum(v <= version for v in versions) - 1
     if not 0 <= index < len(generations):
         raise GeneratorError(f"{base}: version {version} has no symbol among {generations}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers in, model out. The headers are NVIDIA's, fetched as wheels and pinned by hash in inputs.lock."""
+"""Headers in, model out. They are NVIDIA's, fetched as wheels, pinned by hash in inputs.lock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def check_inputs(lock: Path, include: Path) -> str:
 def load(root: Path, include: Path) -> Model:
     """Build the model from `root`/protocol and the headers in `include`."""
     digest = check_inputs(root / "protocol/inputs.lock", include)
-    functions = _functions(include)
+    unit = _parse_cuda_h(include)
+    functions = _functions(unit)
     rows, control = read_api(root / "protocol/api.toml", functions)
     exported = (root / "tests/data/names-cuda13.txt").read_text().split()
     missing = [row.name for row in rows if row.name not in exported]
@@ -53,10 +54,11 @@ def load(root: Path, include: Path) -> Model:
     for name in TYPEDEF_HEADERS:
         found = _TYPEDEF.findall((include / name).read_text())
         typedefs += [(base, int(version), suffix) for base, version, suffix in found]
-    return Model(rows, control, exported, functions, sorted(set(typedefs)), digest)
+    errors = _errors(unit)
+    return Model(rows, control, exported, functions, sorted(set(typedefs)), errors, digest)
 
 
-def _functions(include: Path) -> dict[str, Function]:
+def _parse_cuda_h(include: Path) -> cindex.TranslationUnit:
     index = cindex.Index.create()
     source = "#include <cuda.h>\n"
     unit = index.parse(
@@ -67,6 +69,18 @@ def _functions(include: Path) -> dict[str, Function]:
     errors = [d.spelling for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
     if errors:
         raise GeneratorError(f"cuda.h does not parse: {errors[:3]}")
+    return unit
+
+
+def _errors(unit: cindex.TranslationUnit) -> list[tuple[str, int]]:
+    """Return the enumerators of CUresult."""
+    for cursor in unit.cursor.get_children():
+        if cursor.kind == cindex.CursorKind.ENUM_DECL and cursor.spelling == "cudaError_enum":
+            return [(c.spelling, c.enum_value) for c in cursor.get_children()]
+    raise GeneratorError("cuda.h has no enum cudaError_enum")
+
+
+def _functions(unit: cindex.TranslationUnit) -> dict[str, Function]:
     functions = {}
     for cursor in unit.cursor.get_children():
         if cursor.kind == cindex.CursorKind.FUNCTION_DECL and cursor.spelling.startswith("cu"):

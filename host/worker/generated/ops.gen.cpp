@@ -23,7 +23,7 @@ constexpr Row ROWS[] = {
     {wire::Op::CALLBACK_DONE, {"CALLBACK_DONE", Route::DIRECT, true, nullptr}},
     {wire::Op::HOST_SYNC, {"HOST_SYNC", Route::BLOCK, false, &host_sync}},
     {wire::Op::STREAM_SYNC, {"STREAM_SYNC", Route::BLOCK, false, &stream_sync}},
-    {wire::Op::EVENT_STATUS, {"EVENT_STATUS", Route::EXECUTE, false, &event_status}},
+    {wire::Op::EVENT_SYNC, {"EVENT_SYNC", Route::BLOCK, false, &event_sync}},
     {wire::Op::cuDevicePrimaryCtxRetain,
      {"cuDevicePrimaryCtxRetain", Route::EXECUTE, false, &device_primary_ctx_retain}},
     {wire::Op::cuDevicePrimaryCtxReset,

@@ -37,7 +37,6 @@ CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   const CUresult result =
       session.driver->cuStreamCreateWithPriority(&stream->raw, body.flags, body.priority);
   if (result != CUDA_SUCCESS) return result;
-  store_relaxed(*stream->progress, 0);  // the word may have served another stream
   if (!session.handles.add(body.stream, stream)) session.violation(task);
   return CUDA_SUCCESS;
 }
@@ -89,13 +88,15 @@ CUresult event_record(Session& session, const Task& task, ReplyWriter&) {
   return session.driver->cuEventRecordWithFlags(event, task.stream->raw, body.flags);
 }
 
-CUresult event_status(Session& session, const Task& task, ReplyWriter&) {
+CUresult event_sync(Session& session, const Task& task, ReplyWriter&) {
   wire::EventRef body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUevent event;
   if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
-  return session.driver->cuEventQuery(event);
+  const CUresult result = session.driver->cuEventSynchronize(event);
+  session.output.deliver(session.events);
+  return result;
 }
 
 CUresult event_elapsed_time_v2(Session& session, const Task& task, ReplyWriter& reply) {

@@ -205,7 +205,7 @@ struct EventCreate {
   uint32_t flags;
   uint32_t reserved;
 };
-struct EventRef {  // cuEventDestroy_v2, EVENT_STATUS
+struct EventRef {  // cuEventDestroy_v2, EVENT_SYNC
   Handle context;
   Handle event;
 };

@@ -49,7 +49,7 @@ struct HostPage {
   uint32_t version;  // major << 16 | minor
   uint32_t features;
   alignas(64) uint64_t command_credit;  // consumer position of the command ring
-  alignas(64) uint64_t need_wakeup;     // 1: the worker sleeps, kick after the next commit
+  alignas(64) uint64_t need_wakeup;     // not 0: the worker sleeps (for the n-th time): kick it, once
   // (epoch << 32 | sticky << 31 | CUresult), 0: none. See ErrorWord.
   alignas(64) uint64_t error_word;
   uint64_t error_position;  // of the failing record; written before error_word

@@ -16,7 +16,7 @@ enum class Op : uint16_t {
   CALLBACK_DONE = 6,
   HOST_SYNC = 7,
   STREAM_SYNC = 8,
-  EVENT_STATUS = 9,
+  EVENT_SYNC = 9,
   REPLY = 16,
   CALLBACK = 17,
   PROGRESS = 18,

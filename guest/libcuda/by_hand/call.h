@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every served call does first, and how it reaches the worker.
+#pragma once
+
+#include "capture.h"
+#include "contexts.h"
+#include "kvgpu/calls.h"
+#include "kvgpu/opcodes.gen.h"
+#include "session.h"
+
+namespace kvgpu::guest {
+
+// CUDA 13.0, cuThreadExchangeStreamCaptureMode: "potentially unsafe" calls are forbidden while certain captures go on.
+enum class CaptureRule { ALLOWED, FORBIDDEN };
+
+class Call {
+ public:
+  // Needs a current context unless `context` is given.
+  explicit Call(CaptureRule rule, Context* context = nullptr) : context_(context) {
+    Session& session = Session::get();
+    if ((status_ = session.pending_error()) != CUDA_SUCCESS) return;
+    if (Session::in_callback()) {
+      status_ = CUDA_ERROR_NOT_PERMITTED;
+      return;
+    }
+    if (context_ == nullptr) context_ = current_context();
+    if (context_ == nullptr) {
+      status_ = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (rule == CaptureRule::FORBIDDEN) {
+      status_ = unsafe_call_allowed();
+    }
+  }
+
+  CUresult status() const { return status_; }
+  wire::Handle context() const { return context_->handle; }
+  Context& context_object() const { return *context_; }
+
+  template <typename In>
+  CUresult sync(wire::Op op, const In& in, Part rest = {nullptr, 0}) const {
+    return Session::get().call(op, context_->device, nullptr, part(in), rest);
+  }
+  // `out` is filled where the call succeeds; a shorter reply leaves zeroes.
+  template <typename In, typename Out>
+    requires(!std::is_same_v<Out, Part>)
+  CUresult sync(wire::Op op, const In& in, Out* out, Part rest = {nullptr, 0}) const {
+    *out = {};
+    ReplyBuffer buffer{out, sizeof(Out)};
+    return Session::get().call(op, context_->device, &buffer, part(in), rest);
+  }
+  template <typename In>
+  CUresult async(wire::Op op, const In& in) const {
+    return Session::get().send(op, context_->device, part(in));
+  }
+
+ private:
+  Context* context_;
+  CUresult status_ = CUDA_SUCCESS;
+};
+
+}  // namespace kvgpu::guest

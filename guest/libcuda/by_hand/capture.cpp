@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capture.h"
+
+#include <map>
+#include <mutex>
+
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+std::mutex mutex;                              // guards the map and Stream::capture changes
+auto& captures = *new std::map<uint64_t, Capture*>;  // going on, by id
+std::atomic<uint64_t> n_captures{0};
+std::atomic<uint64_t> next_capture_id{1};
+thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+// Does this capture forbid unsafe calls to the calling thread? (CUDA 13.0 cuda.h, cuThreadExchangeStreamCaptureMode)
+bool forbids_here(const Capture& capture) {
+  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+  if (pthread_equal(capture.origin_thread, pthread_self())) {
+    return capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+  }
+  return thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+}
+
+}  // namespace
+
+bool any_capture() { return n_captures.load(std::memory_order_acquire) != 0; }
+
+CUresult unsafe_call_allowed() {
+  if (!any_capture()) return CUDA_SUCCESS;
+  const std::lock_guard lock(mutex);
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& [id, capture] : captures) {
+    if (forbids_here(*capture)) {
+      capture->invalid = true;
+      result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
+  return result;
+}
+
+CUresult enqueue_allowed(Stream& stream) {
+  if (!any_capture()) [[likely]] return CUDA_SUCCESS;
+  if (const Capture* own = stream.capture.load(std::memory_order_acquire)) {
+    return own->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  }
+  if (!stream.is_legacy()) return CUDA_SUCCESS;
+  // The legacy stream would wait for the blocking stream that captures.
+  const std::lock_guard lock(mutex);
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& [id, capture] : captures) {
+    if (capture->context == stream.context && capture->implicit_sync) {
+      capture->invalid = true;
+      result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+  }
+  return result;
+}
+
+CUresult break_capture(Stream& stream, CUresult error) {
+  if (Capture* capture = stream.capture.load()) capture->invalid = true;
+  return error;
+}
+
+void join_capture(Stream& stream, uint64_t capture_id) {
+  const std::lock_guard lock(mutex);
+  const auto found = captures.find(capture_id);
+  if (found == captures.end()) return;
+  stream.capture.store(found->second, std::memory_order_release);
+  if (!(stream.flags & CU_STREAM_NON_BLOCKING)) found->second->implicit_sync = true;
+}
+
+CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
+  if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  Stream& stream = enqueue.stream();
+  if (stream.is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (stream.capture.load() != nullptr) return break_capture(stream, CUDA_ERROR_ILLEGAL_STATE);
+  const wire::StreamRef body{stream.handle};
+  const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
+  if (result != CUDA_SUCCESS) return result;
+  auto* const capture = new Capture{next_capture_id++, mode, pthread_self(), &stream, stream.context};
+  capture->implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
+  const std::lock_guard lock(mutex);
+  captures.emplace(capture->id, capture);
+  n_captures.fetch_add(1, std::memory_order_release);
+  stream.capture.store(capture, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
+  if (phGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  CUresult error = CUDA_SUCCESS;
+  Stream* const stream = find_stream(hStream, &error);
+  if (stream == nullptr) return error;
+  Capture* const capture = stream->capture.load();
+  if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  *phGraph = nullptr;
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      !pthread_equal(capture->origin_thread, pthread_self())) {
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+  if (capture->origin != stream) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  Graph* const graph = tables().graphs.create();
+  if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  graph->n_host_functions = capture->n_host_functions;
+  const wire::EndCapture body{stream->handle, graph->handle};
+  CUresult result = call.sync(wire::Op::cuStreamEndCapture, body);
+  {
+    const std::lock_guard lock(mutex);
+    captures.erase(capture->id);
+    n_captures.fetch_sub(1, std::memory_order_release);
+    const std::lock_guard streams_lock(stream->context->mutex);
+    for (Stream* member : stream->context->streams) {
+      if (member->capture.load() == capture) member->capture.store(nullptr, std::memory_order_release);
+    }
+  }
+  if (result == CUDA_SUCCESS && capture->invalid) {
+    // The worker's capture knew nothing of the illegal call: its graph is not to be had.
+    (void)graph_destroy(from_wire<CUgraph>(graph->handle));
+    result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  } else if (result != CUDA_SUCCESS) {
+    tables().graphs.remove(graph->handle);
+  } else {
+    *phGraph = from_wire<CUgraph>(graph->handle);
+  }
+  return result;  // `capture` is kept: a racing call may still look at it
+}
+
+CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
+  if (captureStatus == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error = CUDA_SUCCESS;
+  Stream* const stream = find_stream(hStream, &error);
+  if (stream == nullptr) return error;
+  if (const CUresult bad = enqueue_allowed(*stream); bad == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return bad;
+  const Capture* const capture = stream->capture.load(std::memory_order_acquire);
+  *captureStatus = capture == nullptr   ? CU_STREAM_CAPTURE_STATUS_NONE
+                   : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_get_capture_info_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                    cuuint64_t* id_out, CUgraph* graph_out,
+                                    const CUgraphNode** dependencies_out, size_t* numDependencies_out) {
+  const CUresult result = stream_is_capturing(hStream, captureStatus_out);
+  if (result != CUDA_SUCCESS || *captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
+  if (graph_out != nullptr || dependencies_out != nullptr || numDependencies_out != nullptr) {
+    return static_cast<CUresult>(refuse_part("cuStreamGetCaptureInfo with graph or dependencies"));
+  }
+  CUresult error = CUDA_SUCCESS;
+  const Stream* const stream = find_stream(hStream, &error);
+  const Capture* const capture = stream != nullptr ? stream->capture.load() : nullptr;
+  if (id_out != nullptr && capture != nullptr) *id_out = capture->id;
+  return error;
+}
+
+CUresult stream_get_capture_info_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                    cuuint64_t* id_out, CUgraph* graph_out,
+                                    const CUgraphNode** dependencies_out,
+                                    const CUgraphEdgeData** edgeData_out, size_t* numDependencies_out) {
+  if (edgeData_out != nullptr) {
+    return static_cast<CUresult>(refuse_part("cuStreamGetCaptureInfo with edge data"));
+  }
+  return stream_get_capture_info_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out,
+                                    numDependencies_out);
+}
+
+CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {
+  if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(*mode, thread_mode);
+  return CUDA_SUCCESS;
+}
+
+// ---- graphs
+
+CUresult graph_instantiate_with_flags(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                      unsigned long long flags) {
+  if (phGraphExec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Graph* const graph = find(hGraph);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  constexpr auto KNOWN = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                         CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  if (flags & ~static_cast<unsigned long long>(KNOWN)) {
+    return static_cast<CUresult>(refuse_part("cuGraphInstantiate with UPLOAD or DEVICE_LAUNCH"));
+  }
+  GraphExec* const exec = tables().graph_execs.create();
+  if (exec == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  exec->n_host_functions = graph->n_host_functions;
+  const wire::GraphInstantiate body{call.context(), graph->handle, exec->handle, flags};
+  const CUresult result = call.sync(wire::Op::cuGraphInstantiateWithFlags, body);
+  if (result != CUDA_SUCCESS) {
+    tables().graph_execs.remove(exec->handle);
+    return result;
+  }
+  *phGraphExec = from_wire<CUgraphExec>(exec->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  const GraphExec* const exec = find(hGraphExec);
+  if (exec == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (Capture* capture = enqueue.capture()) {
+    capture->n_host_functions += exec->n_host_functions;  // becomes a child graph
+  } else {
+    Session::get().expect_callbacks(exec->n_host_functions);
+  }
+  return enqueue.submit(wire::Op::cuGraphLaunch, wire::LaunchGraph{0, 0, exec->handle});
+}
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies and sets. Pinned memory is copied where it is; pageable memory goes through the slab, piece by piece, while the GPU copies
+// the piece before.
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "memory_map.h"
+#include "refuse.h"
+#include "staging.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+enum class Wait { NO, UNTIL_DONE };
+
+bool is_device_memory(uint64_t address, uint64_t bytes) {
+  const auto range = memory_map().find(address, bytes);
+  return range && range->kind != MemoryKind::PINNED;
+}
+
+// Device copies and kernels may also reach pinned memory.
+bool is_gpu_reachable(uint64_t address, uint64_t bytes) {
+  return memory_map().find(address, bytes).has_value();
+}
+
+bool is_pinned(uint64_t address, uint64_t bytes) {
+  const auto range = memory_map().find(address, bytes);
+  return range && range->kind == MemoryKind::PINNED;
+}
+
+CUresult wait_for(const Enqueue& enqueue, uint64_t number) {
+  Session& session = Session::get();
+  if (session.prints.load(std::memory_order_relaxed)) return synchronize_stream(enqueue.stream());
+  return session.wait(enqueue.stream().word, number);
+}
+
+CUresult copy_in_place(const Enqueue& enqueue, wire::Op op, const wire::Copy& body, Wait wait) {
+  if (wait == Wait::NO || enqueue.capture() != nullptr) return enqueue.submit(op, body);
+  uint64_t number;
+  if (const CUresult bad = enqueue.submit_marked(op, body, &number)) return bad;
+  return wait_for(enqueue, number);
+}
+
+CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byte* src, size_t bytes) {
+  Staging& staging = Staging::get();
+  while (bytes > 0) {
+    const size_t n = std::min<size_t>(bytes, Staging::CHUNK_BYTES);
+    Staging::Piece piece;
+    if (const CUresult bad = staging.allocate(n, &piece)) return bad;
+    std::memcpy(staging.data(piece), src, n);
+    uint64_t number;
+    const wire::Copy body{0, 0, dst, staging.address(piece), n};
+    const CUresult result = enqueue.submit_marked(wire::Op::cuMemcpyHtoDAsync_v2, body, &number);
+    if (result != CUDA_SUCCESS) {
+      staging.release(piece);
+      return result;
+    }
+    staging.release_at(piece, enqueue.stream().word, number);
+    dst += n;
+    src += n;
+    bytes -= n;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr src, size_t bytes) {
+  struct InFlight {
+    Staging::Piece piece;
+    uint64_t number;
+    size_t bytes;
+  };
+  constexpr size_t DEPTH = 4;  // pieces on their way while one is copied out
+  Staging& staging = Staging::get();
+  std::deque<InFlight> in_flight;
+  CUresult result = CUDA_SUCCESS;
+  while (result == CUDA_SUCCESS && (bytes > 0 || !in_flight.empty())) {
+    if (bytes > 0 && in_flight.size() < DEPTH) {
+      InFlight next{{}, 0, std::min<size_t>(bytes, Staging::CHUNK_BYTES)};
+      if ((result = staging.allocate(next.bytes, &next.piece)) != CUDA_SUCCESS) break;
+      const wire::Copy body{0, 0, staging.address(next.piece), src, next.bytes};
+      result = enqueue.submit_marked(wire::Op::cuMemcpyDtoHAsync_v2, body, &next.number);
+      if (result != CUDA_SUCCESS) {
+        staging.release(next.piece);
+        break;
+      }
+      src += next.bytes;
+      bytes -= next.bytes;
+      in_flight.push_back(next);
+      continue;
+    }
+    const InFlight& first = in_flight.front();
+    if ((result = wait_for(enqueue, first.number)) != CUDA_SUCCESS) break;
+    std::memcpy(dst, staging.data(first.piece), first.bytes);
+    dst += first.bytes;
+    staging.release(first.piece);
+    in_flight.pop_front();
+  }
+  // After an error the GPU may still write to these: they come back by their numbers.
+  for (const InFlight& left : in_flight) {
+    staging.release_at(left.piece, enqueue.stream().word, left.number);
+  }
+  return result;
+}
+
+CUresult refuse_captured_pageable() {
+  return static_cast<CUresult>(refuse_part("a copy of pageable host memory in a stream capture"));
+}
+
+CUresult copy_htod(CUdeviceptr dst, const void* src, size_t bytes, CUstream stream, Wait wait) {
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (src == nullptr || !is_gpu_reachable(dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const auto address = reinterpret_cast<uint64_t>(src);
+  if (is_pinned(address, bytes)) {
+    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, {0, 0, dst, address, bytes}, wait);
+  }
+  if (enqueue.capture() != nullptr) return refuse_captured_pageable();
+  // Once it is in the slab the source is the caller's again: natively, too, the call returns then.
+  return stage_to_device(enqueue, dst, static_cast<const std::byte*>(src), bytes);
+}
+
+CUresult copy_dtoh(void* dst, CUdeviceptr src, size_t bytes, CUstream stream, Wait wait) {
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (dst == nullptr || !is_gpu_reachable(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const auto address = reinterpret_cast<uint64_t>(dst);
+  if (is_pinned(address, bytes)) {
+    return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, {0, 0, address, src, bytes}, wait);
+  }
+  if (enqueue.capture() != nullptr) return refuse_captured_pageable();
+  return stage_from_device(enqueue, static_cast<std::byte*>(dst), src, bytes);
+}
+
+CUresult copy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (!is_gpu_reachable(dst, bytes) || !is_gpu_reachable(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue.submit(wire::Op::cuMemcpyDtoDAsync_v2, wire::Copy{0, 0, dst, src, bytes});
+}
+
+// Which side is which is told by the addresses (UVA).
+CUresult copy_inferred(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, Wait wait) {
+  if (bytes == 0) return CUDA_SUCCESS;
+  const bool to_device = is_device_memory(dst, bytes), from_device = is_device_memory(src, bytes);
+  if (to_device && from_device) return copy_dtod(dst, src, bytes, stream);
+  if (to_device) return copy_htod(dst, reinterpret_cast<const void*>(src), bytes, stream, wait);
+  if (from_device) return copy_dtoh(reinterpret_cast<void*>(dst), src, bytes, stream, wait);
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (is_pinned(dst, bytes) && is_pinned(src, bytes)) {
+    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, {0, 0, dst, src, bytes}, wait);
+  }
+  if (enqueue.capture() != nullptr) return refuse_captured_pageable();
+  if (const CUresult bad = synchronize_stream(enqueue.stream())) return bad;
+  std::memcpy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult set(wire::Op op, CUdeviceptr dst, uint32_t value, size_t n, size_t element_bytes,
+             CUstream stream) {
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (n == 0) return CUDA_SUCCESS;
+  if (dst % element_bytes != 0 || n > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_gpu_reachable(dst, n * element_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue.submit(op, wire::Memset{0, 0, dst, n, value, 0});
+}
+
+}  // namespace
+
+CUresult memcpy_htod_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream stream) {
+  return copy_htod(dstDevice, srcHost, ByteCount, stream, Wait::UNTIL_DONE);
+}
+CUresult memcpy_htod_async_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                              CUstream hStream) {
+  return copy_htod(dstDevice, srcHost, ByteCount, hStream, Wait::NO);
+}
+CUresult memcpy_dtoh_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream stream) {
+  return copy_dtoh(dstHost, srcDevice, ByteCount, stream, Wait::UNTIL_DONE);
+}
+CUresult memcpy_dtoh_async_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+  return copy_dtoh(dstHost, srcDevice, ByteCount, hStream, Wait::NO);
+}
+CUresult memcpy_dtod_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream stream) {
+  return copy_dtod(dstDevice, srcDevice, ByteCount, stream);
+}
+CUresult memcpy_dtod_async_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream) {
+  return copy_dtod(dstDevice, srcDevice, ByteCount, hStream);
+}
+CUresult memcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream stream) {
+  return copy_inferred(dst, src, ByteCount, stream, Wait::UNTIL_DONE);
+}
+CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
+  return copy_inferred(dst, src, ByteCount, hStream, Wait::NO);
+}
+
+CUresult memset_d8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream stream) {
+  return set(wire::Op::cuMemsetD8Async, dstDevice, uc, N, 1, stream);
+}
+CUresult memset_d16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream stream) {
+  return set(wire::Op::cuMemsetD16Async, dstDevice, us, N, 2, stream);
+}
+CUresult memset_d32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream stream) {
+  return set(wire::Op::cuMemsetD32Async, dstDevice, ui, N, 4, stream);
+}
+CUresult memset_d8_async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
+  return memset_d8_v2(dstDevice, uc, N, hStream);
+}
+CUresult memset_d16_async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
+  return memset_d16_v2(dstDevice, us, N, hStream);
+}
+CUresult memset_d32_async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
+  return memset_d32_v2(dstDevice, ui, N, hStream);
+}
+
+}  // namespace kvgpu::guest

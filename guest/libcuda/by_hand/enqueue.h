@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Giving work to a stream, and waiting for it.
+#pragma once
+
+#include "call.h"
+
+namespace kvgpu::guest {
+
+class Enqueue {
+ public:
+  explicit Enqueue(CUstream stream) : call_(CaptureRule::ALLOWED) {
+    if ((status_ = call_.status()) != CUDA_SUCCESS) return;
+    stream_ = find_stream(stream, &status_);
+    if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);
+  }
+
+  CUresult status() const { return status_; }
+  Stream& stream() const { return *stream_; }
+  const Call& call() const { return call_; }
+  Capture* capture() const { return stream_->capture.load(std::memory_order_acquire); }
+
+  // Fire and forget; on a capturing stream, or where the caller wants to know, with a reply.
+  template <typename Body, typename... Parts>
+  CUresult submit(wire::Op op, Body body, Parts... parts) const {
+    body.stream = stream_->handle;
+    body.mark = 0;
+    if (capture() != nullptr) return submit_and_ask(op, body, parts...);
+    const CUresult result = Session::get().send(op, device(), part(body), parts...);
+    stream_->dirty.store(true, std::memory_order_release);
+    return result;
+  }
+  template <typename Body, typename... Parts>
+  CUresult submit_and_ask(wire::Op op, Body body, Parts... parts) const {
+    body.stream = stream_->handle;
+    body.mark = 0;
+    const CUresult result = Session::get().call(op, device(), nullptr, part(body), parts...);
+    stream_->dirty.store(true, std::memory_order_release);
+    return result;
+  }
+  // With a progress number, for streams that do not capture.
+  template <typename Body, typename... Parts>
+  CUresult submit_marked(wire::Op op, Body body, uint64_t* number, Parts... parts) const {
+    const std::lock_guard lock(stream_->mark_mutex);
+    stream_->dirty.store(false, std::memory_order_release);
+    *number = stream_->issued.load(std::memory_order_relaxed) + 1;
+    body.stream = stream_->handle;
+    body.mark = *number;
+    const CUresult result = Session::get().send(op, device(), part(body), parts...);
+    if (result == CUDA_SUCCESS) {
+      stream_->issued.store(*number, std::memory_order_release);
+      Session::get().note_issued(stream_->word, *number);
+    }
+    return result;
+  }
+
+ private:
+  int device() const { return stream_->context->device; }
+
+  Call call_;
+  Stream* stream_ = nullptr;
+  CUresult status_ = CUDA_SUCCESS;
+};
+
+// The number that, once reached, says that all work given to the stream so far is done.
+CUresult mark_stream(Stream& stream, uint64_t* number);
+
+// All work so far, including the device's output where images print.
+CUresult synchronize_stream(Stream& stream);
+
+}  // namespace kvgpu::guest

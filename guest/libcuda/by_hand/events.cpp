@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// An event is a progress number of the stream it was recorded in, and a real event in the worker for times and for other streams.
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+struct Recorded {
+  bool recorded;
+  uint32_t word;
+  uint64_t number;
+  uint64_t capture_id;
+};
+
+Recorded state_of(Event& event) {
+  const std::lock_guard lock(event.mutex);
+  return {event.recorded, event.word, event.number, event.capture_id};
+}
+
+}  // namespace
+
+CUresult event_create(CUevent* phEvent, unsigned int Flags) {
+  constexpr unsigned KNOWN = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (phEvent == nullptr || (Flags & ~KNOWN) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (Flags & CU_EVENT_INTERPROCESS) {
+    return static_cast<CUresult>(refuse_part("cuEventCreate with CU_EVENT_INTERPROCESS"));
+  }
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Event* const event = tables().events.create();
+  if (event == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->context = &call.context_object();
+  event->flags = Flags;
+  const wire::EventCreate body{call.context(), event->handle, Flags, 0};
+  if (const CUresult bad = call.async(wire::Op::cuEventCreate, body)) return bad;
+  *phEvent = from_wire<CUevent>(event->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult event_destroy_v2(CUevent hEvent) {
+  Event* const event = find(hEvent);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, event->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::EventRef body{call.context(), event->handle};
+  tables().events.remove(event->handle);
+  return call.async(wire::Op::cuEventDestroy_v2, body);
+}
+
+CUresult event_record(CUevent hEvent, CUstream hStream) {
+  return event_record_with_flags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int flags) {
+  if (flags == CU_EVENT_RECORD_EXTERNAL) {
+    return static_cast<CUresult>(refuse_part("cuEventRecordWithFlags with CU_EVENT_RECORD_EXTERNAL"));
+  }
+  if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  Event* const event = find(hEvent);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->context != enqueue.stream().context) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::RecordEvent body{0, 0, event->handle, flags, 0};
+  if (const Capture* capture = enqueue.capture()) {
+    const CUresult result = enqueue.submit_and_ask(wire::Op::cuEventRecord, body);
+    if (result != CUDA_SUCCESS) return result;
+    const std::lock_guard lock(event->mutex);
+    event->recorded = true;
+    event->capture_id = capture->id;
+    return CUDA_SUCCESS;
+  }
+  uint64_t number;
+  if (const CUresult bad = enqueue.submit_marked(wire::Op::cuEventRecord, body, &number)) return bad;
+  const std::lock_guard lock(event->mutex);
+  event->recorded = true;
+  event->capture_id = 0;
+  event->word = enqueue.stream().word;
+  event->number = number;
+  return CUDA_SUCCESS;
+}
+
+CUresult event_query(CUevent hEvent) {
+  Event* const event = find(hEvent);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::FORBIDDEN, event->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Recorded state = state_of(*event);
+  if (!state.recorded) return CUDA_SUCCESS;
+  if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  return Session::get().query(state.word, state.number);
+}
+
+CUresult event_synchronize(CUevent hEvent) {
+  Event* const event = find(hEvent);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::FORBIDDEN, event->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Recorded state = state_of(*event);
+  if (!state.recorded) return CUDA_SUCCESS;
+  if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  if (Session::get().prints.load(std::memory_order_relaxed)) {
+    return call.sync(wire::Op::EVENT_SYNC, wire::EventRef{call.context(), event->handle});
+  }
+  return Session::get().wait(state.word, state.number);
+}
+
+CUresult event_elapsed_time(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
+  return event_elapsed_time_v2(pMilliseconds, hStart, hEnd);
+}
+
+CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
+  if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Event* const events[] = {find(hStart), find(hEnd)};
+  for (Event* event : events) {
+    if (event == nullptr || (event->flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
+  }
+  const Call call(CaptureRule::FORBIDDEN, events[0]->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  for (Event* event : events) {
+    const Recorded state = state_of(*event);
+    if (!state.recorded) return CUDA_ERROR_INVALID_HANDLE;
+    if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
+    if (const CUresult bad = Session::get().query(state.word, state.number)) return bad;
+  }
+  wire::Elapsed out;
+  const wire::EventElapsed body{call.context(), events[0]->handle, events[1]->handle};
+  const CUresult result = call.sync(wire::Op::cuEventElapsedTime_v2, body, &out);
+  if (result == CUDA_SUCCESS) *pMilliseconds = out.ms;
+  return result;
+}
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuGetExportTable: the private tables that a cudart asks for. Re-implemented for interoperability from the descriptions of open
+// projects (vosen/ZLUDA) and from watching which slots libraries call; docs/architecture.md lists what is served.
+#include <array>
+#include <cstdio>
+#include <cstring>
+
+#include "call.h"
+#include "context_storage.h"
+#include "generated/api.gen.h"
+#include "integrity.h"
+#include "log.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+using Slot = void (*)();
+
+int unused_slot() { return refuse_part("a slot of a private export table"); }
+
+template <typename Function>
+Slot slot(Function function) {
+  return reinterpret_cast<Slot>(function);
+}
+
+// Slot 0 is the size in bytes; an unused slot refuses loudly, none is null.
+template <size_t N>
+using Table = std::array<Slot, N>;
+template <size_t N>
+Table<N> make_table(std::initializer_list<std::pair<size_t, Slot>> used) {
+  Table<N> table;
+  table.fill(slot(&unused_slot));
+  table[0] = reinterpret_cast<Slot>(N * sizeof(Slot));
+  for (const auto& [index, function] : used) table[index] = function;
+  return table;
+}
+
+// ---- CUDART_INTERFACE
+CUresult primary_context_handle(CUcontext* context, CUdevice device) {
+  Session& session = Session::get();
+  if (!session.is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (device < 0 || static_cast<size_t>(device) >= session.devices().size()) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *context = from_wire<CUcontext>(session.devices()[static_cast<size_t>(device)].primary->handle);
+  return CUDA_SUCCESS;
+}
+const auto cudart_interface = make_table<13>({{2, slot(&primary_context_handle)}});
+
+// ---- TOOLS_TLS
+CUresult tools_none(...) { return CUDA_SUCCESS; }
+CUresult tools_current_context(CUcontext* context) {
+  const Context* const current = current_context();
+  *context = current == nullptr ? nullptr : from_wire<CUcontext>(current->handle);
+  return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+const auto tools_tls = make_table<3>({{1, slot(&tools_none)}, {2, slot(&tools_current_context)}});
+
+// ---- TOOLS_RUNTIME_CALLBACK_HOOKS: flags by callback id; all zero means that no tool listens
+CUresult hooks_first(void** flags, size_t* n) {
+  static uint8_t none[4096];
+  *flags = none;
+  *n = 1024;
+  return CUDA_SUCCESS;
+}
+CUresult hooks_second(void** flags, size_t* n) {
+  static uint8_t none[64];
+  *flags = none;
+  *n = 14;
+  return CUDA_SUCCESS;
+}
+CUresult hooks_enter(uint64_t, uint64_t* out) {
+  if (out != nullptr) *out = 0;
+  return CUDA_SUCCESS;
+}
+const auto hooks = make_table<7>({{1, slot(&tools_none)},
+                                  {2, slot(&hooks_first)},
+                                  {3, slot(&tools_none)},
+                                  {4, slot(&hooks_enter)},
+                                  {5, slot(&tools_none)},
+                                  {6, slot(&hooks_second)}});
+
+// ---- CONTEXT_LOCAL_STORAGE: the one table without a size
+const Table<4> context_storage = {slot(&storage_put), slot(&storage_delete), slot(&storage_get), nullptr};
+
+// ---- CONTEXT_CHECKS
+CUresult context_is_plain(CUcontext, uint32_t* kind, void**) {
+  if (kind != nullptr) *kind = 0;  // no green context
+  return CUDA_SUCCESS;
+}
+const auto context_checks =
+    make_table<15>({{2, slot(&context_is_plain)}, {3, slot(&tools_none)}});
+
+// ---- INTEGRITY_CHECK
+CUresult integrity_check(uint32_t version, uint64_t unix_seconds, uint8_t* out);
+CUresult integrity_other(int) { return CUDA_SUCCESS; }
+const auto integrity = make_table<3>({{1, slot(&integrity_check)}, {2, slot(&integrity_other)}});
+CUresult integrity_check(uint32_t version, uint64_t unix_seconds, uint8_t* out) {
+  int driver_version;
+  if (const CUresult bad = driver_get_version(&driver_version)) return bad;
+  const Md2Digest digest =
+      integrity_digest({static_cast<uint32_t>(driver_version), version, unix_seconds,
+                        cudart_interface.data(), integrity.data(),
+                        reinterpret_cast<const void*>(&integrity_check)});
+  std::memcpy(out, digest.data(), digest.size());
+  return CUDA_SUCCESS;
+}
+
+// ---- ERROR_LOG
+CUresult error_log(const char* source, int, const char* format, va_list args) {
+  char line[512];
+  std::vsnprintf(line, sizeof line, format, args);
+  log(Level::DEBUG, "%s: %s", source, line);
+  return CUDA_SUCCESS;
+}
+const auto error_logs = make_table<3>({{1, slot(&error_log)}});
+
+struct Known {
+  uint8_t uuid[16];
+  const void* table;
+};
+const Known KNOWN[] = {
+    {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9},
+     cudart_interface.data()},
+    {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc},
+     tools_tls.data()},
+    {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a, 0x66},
+     hooks.data()},
+    {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93},
+     context_storage.data()},
+    {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2},
+     integrity.data()},
+    {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e},
+     context_checks.data()},
+    {{0xf8, 0xcf, 0xf9, 0x51, 0x21, 0x46, 0x8b, 0x4e, 0xb9, 0xe2, 0xfb, 0x46, 0x9e, 0x7c, 0x0d, 0xd9},
+     error_logs.data()},
+};
+
+}  // namespace
+
+CUresult get_export_table(const void** ppExportTable, const CUuuid* pExportTableId) {
+  if (ppExportTable == nullptr || pExportTableId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *ppExportTable = nullptr;
+  for (const Known& known : KNOWN) {
+    if (std::memcmp(known.uuid, pExportTableId->bytes, sizeof known.uuid) == 0) {
+      *ppExportTable = known.table;
+      return CUDA_SUCCESS;
+    }
+  }
+  return CUDA_ERROR_INVALID_VALUE;  // what the driver answers to an unknown table
+}
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches: checked here as far as the driver checks before it launches, so that only exhaustion can come late.
+#include <cstring>
+
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "log.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+constexpr uint32_t MAX_PARAM_BYTES = 12 * 1024;  // fits a record; see refuse_part below
+
+CUresult check_shape(const Function& function, const wire::DeviceInfo& device, const CUlaunchConfig& c) {
+  const auto limit = [&](CUdevice_attribute id) {
+    return static_cast<uint64_t>(device.attributes[id]);
+  };
+  if (c.gridDimX == 0 || c.gridDimY == 0 || c.gridDimZ == 0 || c.blockDimX == 0 ||
+      c.blockDimY == 0 || c.blockDimZ == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (c.gridDimX > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) ||
+      c.gridDimY > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) ||
+      c.gridDimZ > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z) ||
+      c.blockDimX > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X) ||
+      c.blockDimY > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y) ||
+      c.blockDimZ > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const uint64_t threads = uint64_t{c.blockDimX} * c.blockDimY * c.blockDimZ;
+  if (threads > limit(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)) return CUDA_ERROR_INVALID_VALUE;
+  const int own_threads = function.attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+  if (own_threads > 0 && threads > static_cast<uint64_t>(own_threads)) {
+    return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  }
+  const int max_shared = function.attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+  if (max_shared >= 0 && c.sharedMemBytes > static_cast<unsigned>(max_shared)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Lays the parameters out as the kernel wants them. `bytes` is set to what was filled.
+CUresult gather_params(const Function& function, void** kernel_params, void** extra,
+                       std::byte* buffer, uint32_t* bytes) {
+  *bytes = 0;
+  if (function.param_bytes > MAX_PARAM_BYTES) {
+    return static_cast<CUresult>(refuse_part("a launch with more than 12 KiB of parameters"));
+  }
+  if (kernel_params != nullptr) {
+    if (extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < function.params.size(); ++i) {
+      const wire::ParamInfo& param = function.params[i];
+      std::memcpy(buffer + param.offset, kernel_params[i], param.bytes);
+    }
+    *bytes = function.param_bytes;
+    return CUDA_SUCCESS;
+  }
+  const void* data = nullptr;
+  size_t len = 0;
+  for (void** at = extra; at != nullptr && *at != CU_LAUNCH_PARAM_END; at += 2) {
+    if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER) data = at[1];
+    else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE) len = *static_cast<const size_t*>(at[1]);
+    else return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (len < function.param_bytes || (len > 0 && data == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (len > MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
+  if (len > 0) std::memcpy(buffer, data, len);
+  *bytes = static_cast<uint32_t>(len);
+  return CUDA_SUCCESS;
+}
+
+// Those whose value is plain data. The others name events or graph nodes of this process.
+bool attribute_is_plain(CUlaunchAttributeID id) {
+  switch (id) {
+    case CU_LAUNCH_ATTRIBUTE_IGNORE:
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return true;
+    default: return false;
+  }
+}
+
+struct Attributes {
+  wire::LaunchAttribute list[32];
+  uint32_t n = 0;
+};
+const Attributes NO_ATTRIBUTES{};  // shared: 2 KiB are not cleared for each launch
+
+CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes) {
+  if (config.numAttrs > std::size(attributes->list)) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (!attribute_is_plain(config.attrs[i].id)) {
+      return static_cast<CUresult>(refuse_part("a launch attribute that names an event or a node"));
+    }
+    std::memcpy(&attributes->list[attributes->n++], &config.attrs[i], sizeof(wire::LaunchAttribute));
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
+                void** extra, const Attributes& attributes) {
+  const Enqueue enqueue(config.hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  const Function* const function = find(f);
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const auto& device =
+      Session::get().devices()[static_cast<size_t>(enqueue.stream().context->device)].info;
+  if (const CUresult bad = check_shape(*function, device, config)) return bad;
+  alignas(16) std::byte params[MAX_PARAM_BYTES];
+  wire::Launch body{};
+  const CUresult bad = gather_params(*function, kernel_params, extra, params, &body.param_bytes);
+  if (bad != CUDA_SUCCESS) return bad;
+  body.function = function->handle;
+  body.grid[0] = config.gridDimX;
+  body.grid[1] = config.gridDimY;
+  body.grid[2] = config.gridDimZ;
+  body.block[0] = config.blockDimX;
+  body.block[1] = config.blockDimY;
+  body.block[2] = config.blockDimZ;
+  body.shared_bytes = config.sharedMemBytes;
+  body.n_attributes = attributes.n;
+  const Part attribute_part{attributes.list,
+                            static_cast<uint32_t>(attributes.n * sizeof(wire::LaunchAttribute))};
+  const Part param_part{params, body.param_bytes};
+  // What attributes ask for can be refused by the driver in ways that are not checked here: ask.
+  if (attributes.n > 0) return enqueue.submit_and_ask(op, body, attribute_part, param_part);
+  return enqueue.submit(op, body, attribute_part, param_part);
+}
+
+}  // namespace
+
+CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+                       unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+                       unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
+  CUlaunchConfig config{};
+  config.gridDimX = gridDimX;
+  config.gridDimY = gridDimY;
+  config.gridDimZ = gridDimZ;
+  config.blockDimX = blockDimX;
+  config.blockDimY = blockDimY;
+  config.blockDimZ = blockDimZ;
+  config.sharedMemBytes = sharedMemBytes;
+  config.hStream = hStream;
+  return launch(wire::Op::cuLaunchKernel, f, config, kernelParams, extra, NO_ATTRIBUTES);
+}
+
+CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra,
+                          CUstream default_stream) {
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Attributes attributes;
+  if (const CUresult bad = gather_attributes(*config, &attributes)) return bad;
+  CUlaunchConfig own = *config;
+  if (own.hStream == nullptr) own.hStream = default_stream;
+  return launch(wire::Op::cuLaunchKernelEx, f, own, kernelParams, extra, attributes);
+}
+
+CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {
+  if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  Capture* const capture = enqueue.capture();
+  const uint64_t id = Session::get().add_host_function(
+      [fn, userData](CUresult) { fn(userData); }, capture == nullptr);
+  const wire::HostFunction body{0, 0, id, capture == nullptr};
+  const CUresult result = enqueue.submit(wire::Op::cuLaunchHostFunc, body);
+  if (result == CUDA_SUCCESS && capture != nullptr) capture->n_host_functions++;
+  return result;
+}
+
+CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* userData,
+                             unsigned int flags) {
+  if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (enqueue.capture() != nullptr) {
+    return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  const uint64_t id = Session::get().add_host_function(
+      [callback, hStream, userData](CUresult status) { callback(hStream, status, userData); }, true);
+  return enqueue.submit(wire::Op::cuStreamAddCallback, wire::HostFunction{0, 0, id, 1});
+}
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_map.h"
+
+#include <mutex>
+
+namespace kvgpu::guest {
+
+MemoryMap& memory_map() {
+  static auto& map = *new MemoryMap;
+  return map;
+}
+
+void MemoryMap::add(MemoryRange range) {
+  const std::unique_lock lock(mutex_);
+  range.buffer_id = next_buffer_id_++;
+  ranges_[range.begin] = range;
+}
+
+std::optional<MemoryRange> MemoryMap::find(uint64_t address) const { return find(address, 1); }
+
+std::optional<MemoryRange> MemoryMap::find(uint64_t address, uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  const auto after = ranges_.upper_bound(address);
+  if (after == ranges_.begin()) return std::nullopt;
+  const MemoryRange& range = std::prev(after)->second;
+  const uint64_t offset = address - range.begin;
+  if (offset >= range.bytes || bytes > range.bytes - offset) return std::nullopt;
+  return range;
+}
+
+std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) {
+  const std::unique_lock lock(mutex_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || found->second.kind != kind) return std::nullopt;
+  const MemoryRange range = found->second;
+  ranges_.erase(found);
+  return range;
+}
+
+void MemoryMap::forget_context(const Context& context) {
+  const std::unique_lock lock(mutex_);
+  std::erase_if(ranges_, [&](const auto& item) {
+    return item.second.context == &context && item.second.kind != MemoryKind::PINNED;
+  });
+}
+
+void MemoryMap::forget_module(wire::Handle module) {
+  const std::unique_lock lock(mutex_);
+  std::erase_if(ranges_, [&](const auto& item) { return item.second.module == module; });
+}
+
+}  // namespace kvgpu::guest

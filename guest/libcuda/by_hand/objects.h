@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a CUDA handle stands for in the guest, and the tables that find it. A handle is an id (PROTOCOL.md §3.2), never a pointer;
+// a freed one is never found again. Objects are never given back to the allocator: a lookup needs no lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda_api.h"
+#include "kvgpu/calls.h"
+#include "kvgpu/records.h"
+
+namespace kvgpu::guest {
+
+struct Capture;
+struct Stream;
+
+struct Context {
+  wire::Handle handle = 0;
+  int device = 0;
+  uint64_t id = 0;  // cuCtxGetId
+  std::atomic<bool> active{false};
+  unsigned flags = 0;
+  int retain_count = 0;
+  wire::ContextRetained info{};
+  Stream* legacy = nullptr;
+  std::mutex mutex;  // the primary context's state and the lists below
+  std::vector<Stream*> streams;
+  std::vector<Stream*> idle_thread_streams;  // hidden streams of threads that are gone
+};
+
+struct Stream {
+  wire::Handle handle = 0;
+  Context* context = nullptr;
+  uint64_t id = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  uint32_t word = 0;
+  std::mutex mark_mutex;            // numbers enter the ring in their order
+  std::atomic<uint64_t> issued{0};  // the last number asked for
+  std::atomic<bool> dirty{false};   // work since that number; set after its record is in the ring
+  std::atomic<Capture*> capture{nullptr};
+
+  bool is_legacy() const { return context->legacy == this; }
+};
+
+struct Event {
+  wire::Handle handle = 0;
+  Context* context = nullptr;
+  unsigned flags = 0;
+  std::mutex mutex;
+  bool recorded = false;
+  uint32_t word = 0;
+  uint64_t number = 0;
+  uint64_t capture_id = 0;  // 0: the last record was an ordinary one
+  bool external = false;    // only the driver knows
+};
+
+struct Module {  // of cuModuleLoad* and cuLibraryLoad*
+  wire::Handle handle = 0;
+  Context* context = nullptr;
+  bool is_library = false;
+  std::mutex mutex;
+  std::map<std::string, wire::Handle> functions;
+  wire::Handle module_of_library = 0;
+};
+
+struct Function {
+  wire::Handle handle = 0;
+  wire::Handle module = 0;
+  std::string name;
+  std::array<std::atomic<int32_t>, wire::N_FUNCTION_ATTRIBUTES> attributes{};
+  std::vector<wire::ParamInfo> params;
+  uint32_t param_bytes = 0;
+};
+
+struct Graph {
+  wire::Handle handle = 0;
+  uint64_t n_host_functions = 0;
+};
+
+struct GraphExec {
+  wire::Handle handle = 0;
+  uint64_t n_host_functions = 0;
+};
+
+template <typename T>
+constexpr wire::Kind kind_of() {
+  using enum wire::Kind;
+  if constexpr (std::is_same_v<T, Context>) return CONTEXT;
+  if constexpr (std::is_same_v<T, Stream>) return STREAM;
+  if constexpr (std::is_same_v<T, Event>) return EVENT;
+  if constexpr (std::is_same_v<T, Module>) return MODULE;
+  if constexpr (std::is_same_v<T, Function>) return FUNCTION;
+  if constexpr (std::is_same_v<T, Graph>) return GRAPH;
+  if constexpr (std::is_same_v<T, GraphExec>) return GRAPH_EXEC;
+}
+
+template <typename T>
+class Table {
+ public:
+  // Null: out of handles.
+  T* create() {
+    const std::lock_guard lock(mutex_);
+    uint32_t index;
+    if (!free_.empty()) {
+      index = free_.back();
+      free_.pop_back();
+    } else if (n_used_ < wire::MAX_HANDLE_INDEX) {
+      index = n_used_++;
+      auto& chunk = chunks_[index / CHUNK];
+      if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Slot[CHUNK]);
+    } else {
+      return nullptr;
+    }
+    Slot& slot = slot_at(index);
+    slot.object = std::make_unique<T>();
+    slot.object->handle = wire::make_handle(kind_of<T>(), 0, index, ++slot.generation);
+    slot.handle.store(slot.object->handle, std::memory_order_release);
+    return slot.object.get();
+  }
+
+  T* find(wire::Handle handle) const {
+    const uint32_t index = wire::handle_index(handle);
+    if (!wire::handle_tagged(handle) || wire::handle_kind(handle) != kind_of<T>() ||
+        index >= wire::MAX_HANDLE_INDEX) {
+      return nullptr;
+    }
+    const Slot* chunk = chunks_[index / CHUNK].load(std::memory_order_acquire);
+    if (chunk == nullptr) return nullptr;
+    const Slot& slot = chunk[index % CHUNK];
+    return slot.handle.load(std::memory_order_acquire) == handle ? slot.object.get() : nullptr;
+  }
+
+  // From now on not found. The object goes when its slot is used again.
+  bool remove(wire::Handle handle) {
+    const std::lock_guard lock(mutex_);
+    if (find(handle) == nullptr) return false;
+    const uint32_t index = wire::handle_index(handle);
+    slot_at(index).handle.store(0, std::memory_order_release);
+    free_.push_front(index);  // the longest unused first
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t CHUNK = 1024;
+  struct Slot {
+    std::atomic<wire::Handle> handle{0};
+    uint32_t generation = 0;
+    std::unique_ptr<T> object;
+  };
+  Slot& slot_at(uint32_t index) const {
+    return chunks_[index / CHUNK].load(std::memory_order_relaxed)[index % CHUNK];
+  }
+
+  std::mutex mutex_;
+  std::array<std::atomic<Slot*>, wire::MAX_HANDLE_INDEX / CHUNK> chunks_{};
+  std::deque<uint32_t> free_;
+  uint32_t n_used_ = 1;  // index 0 stays unused: no handle looks like CU_STREAM_LEGACY
+};
+
+struct Tables {
+  Table<Context> contexts;
+  Table<Stream> streams;
+  Table<Event> events;
+  Table<Module> modules;
+  Table<Function> functions;
+  Table<Graph> graphs;
+  Table<GraphExec> graph_execs;
+};
+Tables& tables();  // never destroyed: exit handlers of other libraries still call us
+
+template <typename CudaHandle>
+wire::Handle to_wire(CudaHandle handle) {
+  return reinterpret_cast<wire::Handle>(handle);
+}
+template <typename CudaHandle>
+CudaHandle from_wire(wire::Handle handle) {
+  return reinterpret_cast<CudaHandle>(handle);
+}
+
+inline Context* find(CUcontext h) { return tables().contexts.find(to_wire(h)); }
+inline Event* find(CUevent h) { return tables().events.find(to_wire(h)); }
+inline Module* find(CUmodule h) { return tables().modules.find(to_wire(h)); }
+inline Module* find(CUlibrary h) { return tables().modules.find(to_wire(h)); }
+inline Function* find(CUfunction h) { return tables().functions.find(to_wire(h)); }
+inline Function* find(CUkernel h) { return tables().functions.find(to_wire(h)); }
+inline Graph* find(CUgraph h) { return tables().graphs.find(to_wire(h)); }
+inline GraphExec* find(CUgraphExec h) { return tables().graph_execs.find(to_wire(h)); }
+
+template <typename CudaHandle>
+bool is_live(wire::Kind, CudaHandle handle) {
+  return find(handle) != nullptr;
+}
+void forget(wire::Handle handle);
+
+}  // namespace kvgpu::guest

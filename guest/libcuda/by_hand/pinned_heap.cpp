@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pinned_heap.h"
+
+#include <algorithm>
+
+#include "address_space.h"
+#include "call.h"
+#include "log.h"
+
+namespace kvgpu::guest {
+
+PinnedHeap& PinnedHeap::get() {
+  static auto& heap = *new PinnedHeap;
+  return heap;
+}
+
+CUresult PinnedHeap::allocate(uint64_t bytes, uint64_t* address) {
+  bytes = std::max((bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES, GRAIN_BYTES);
+  const std::lock_guard lock(mutex_);
+  if (place(bytes, address)) return CUDA_SUCCESS;
+  if (const CUresult bad = grow(bytes)) return bad;
+  return place(bytes, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool PinnedHeap::place(uint64_t bytes, uint64_t* address) {
+  // Best fit: large pieces stay whole for large buffers.
+  auto best = free_.end();
+  for (auto at = free_.begin(); at != free_.end(); ++at) {
+    if (at->second >= bytes && (best == free_.end() || at->second < best->second)) best = at;
+  }
+  if (best == free_.end()) return false;
+  const auto [begin, available] = *best;
+  free_.erase(best);
+  if (available > bytes) free_[begin + bytes] = available - bytes;
+  used_[begin] = bytes;
+  *address = begin;
+  return true;
+}
+
+CUresult PinnedHeap::grow(uint64_t bytes) {
+  Session& session = Session::get();
+  const uint64_t exact = (bytes + EXTENT_ALIGN_BYTES - 1) / EXTENT_ALIGN_BYTES * EXTENT_ALIGN_BYTES;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  wire::HeapGrown grown{};
+  for (const uint64_t wanted : {std::max(exact, PREFERRED_EXTENT_BYTES), exact}) {
+    ReplyBuffer out{&grown, sizeof grown};
+    result = session.call(wire::Op::HEAP_GROW, 0, &out, part(wire::HeapGrow{wanted}));
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    log(Level::WARNING,
+        "no pinned memory left for %llu bytes: give the VM more with `kvgpu vm xml --pinned SIZE`",
+        static_cast<unsigned long long>(bytes));
+  }
+  if (result != CUDA_SUCCESS) return result;
+  if (!map_region(session.region_fd(), grown.region_off, grown.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  insert_free(reserve_address_space() + grown.region_off, grown.bytes);
+  return CUDA_SUCCESS;
+}
+
+void PinnedHeap::free(uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.extract(address);
+  if (!found.empty()) insert_free(address, found.mapped());
+}
+
+void PinnedHeap::insert_free(uint64_t begin, uint64_t bytes) {
+  auto after = free_.lower_bound(begin);
+  if (after != free_.end() && begin + bytes == after->first) {
+    bytes += after->second;
+    after = free_.erase(after);
+  }
+  if (after != free_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == begin) {
+      before->second += bytes;
+      return;
+    }
+  }
+  free_[begin] = bytes;
+}
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process's session with its worker: connection, mapped block, the two rings, waiting, deferred errors.
+//
+// Trusts the host: it is the VM's. Lock order: command_mutex_ or error_mutex_, then event_mutex_, then one of the others. Never
+// destroyed; a forked child has none (fork_child()).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda_api.h"
+#include "kvgpu/calls.h"
+#include "kvgpu/control.h"
+#include "kvgpu/layout.h"
+#include "kvgpu/opcodes.gen.h"
+#include "kvgpu/ring.h"
+#include "objects.h"
+
+namespace kvgpu::guest {
+
+// Out values of a reply go here.
+struct ReplyBuffer {
+  void* data = nullptr;
+  uint32_t capacity_bytes = 0;
+  uint32_t len_bytes = 0;  // what came
+};
+
+struct DeviceState {
+  wire::DeviceInfo info;
+  Context* primary;
+};
+
+class Session {
+ public:
+  static Session& get();
+
+  // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at the next call.
+  CUresult open();
+  bool is_open() const { return open_.load(std::memory_order_acquire); }
+  bool is_forked_child() const { return forked_.load(std::memory_order_relaxed); }
+
+  // The error that a call must return before it does anything: a deferred one (acknowledged by this), or the session's end.
+  CUresult pending_error() {
+    if (!is_open()) [[unlikely]] return CUDA_ERROR_NOT_INITIALIZED;
+    // acquire: pairs with the worker's release in Poison::fail()
+    if (load_acquire(host_page_->error_word) == acknowledged_.load(std::memory_order_relaxed) &&
+        ended_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] {
+      return CUDA_SUCCESS;
+    }
+    return take_error();
+  }
+
+  // Fire and forget.
+  template <typename... Parts>
+  CUresult send(wire::Op op, int device, Parts... parts) {
+    wire::Header header{};
+    header.opcode = static_cast<uint16_t>(op);
+    header.flags = wire::NOREPLY;
+    header.target = wire::make_target(0, static_cast<uint32_t>(device));
+    return submit(header, parts...);
+  }
+  // Waits for the reply.
+  template <typename... Parts>
+  CUresult call(wire::Op op, int device, ReplyBuffer* out, Parts... parts) {
+    Pending pending{out};
+    wire::Header header{};
+    header.opcode = static_cast<uint16_t>(op);
+    header.target = wire::make_target(0, static_cast<uint32_t>(device));
+    header.call_id = expect(&pending);
+    const CUresult result = submit(header, parts...);
+    return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending) : abandon(header.call_id, result);
+  }
+
+  // ---- progress (docs/architecture.md, "Completion")
+  uint32_t allocate_word(uint64_t* first_number);  // N_PROGRESS_WORDS: none free
+  void free_word(uint32_t word, uint64_t last_number);
+  bool reached(uint32_t word, uint64_t number) const {
+    // acquire: pairs with the GPU's write; what it wrote before is visible
+    return load_acquire(progress_[word]) >= number;
+  }
+  // NOT_READY: not yet. Errors: the number was lost with a failed record.
+  CUresult query(uint32_t word, uint64_t number);
+  CUresult wait(uint32_t word, uint64_t number);
+
+  std::vector<DeviceState>& devices() { return devices_; }
+  int driver_version() const { return driver_version_; }
+  std::byte* slab() const { return block_ + SLAB_OFF; }
+  uint64_t slab_address() const { return reinterpret_cast<uint64_t>(slab()); }
+  int region_fd() const { return region_fd_; }
+
+  // A loaded image prints: synchronisation asks the worker, which delivers the output first.
+  std::atomic<bool> prints{false};
+
+  // ---- host functions
+  using HostFunction = std::function<void(CUresult status)>;
+  // Returns the id for the worker. `once`: forgotten after its run.
+  uint64_t add_host_function(HostFunction function, bool once);
+  void expect_callbacks(uint64_t n);
+  static bool in_callback();
+
+  CUresult ended_error() const { return ended_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Pending {
+    ReplyBuffer* out;
+    std::atomic<bool> done{false};
+    CUresult result = CUDA_SUCCESS;
+  };
+  struct HostEntry {
+    HostFunction function;
+    bool once;
+  };
+  struct Lost {  // numbers that will never be written: (from, to]
+    uint64_t from, to;
+    CUresult error;
+  };
+
+  CUresult connect();
+  CUresult greet();
+  CUresult map(const control::Opened& opened);
+  CUresult refused(const char* frame, size_t len_bytes);
+  CUresult take_error();
+  void mark_lost(CUresult error);
+
+  template <typename... Parts>
+  CUresult submit(const wire::Header& header, Parts... parts) {
+    const uint32_t len_bytes = sizeof header + (0 + ... + parts.len_bytes);
+    if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
+    {
+      const std::lock_guard lock(command_mutex_);
+      while (!commands_.reserve(len_bytes)) {
+        if (const CUresult bad = wait_for_room()) return bad;
+      }
+      commands_.write(header, parts...);
+    }
+    kick_if_asleep();
+    return CUDA_SUCCESS;
+  }
+  CUresult wait_for_room();
+  void kick_if_asleep();
+
+  uint64_t expect(Pending* pending);
+  CUresult wait_reply(uint64_t call_id, Pending* pending);
+  CUresult abandon(uint64_t call_id, CUresult result);
+
+  // Takes what has come on the event ring, if no other thread is doing so.
+  void pump();
+  void dispatch(const wire::Header& header, const std::byte* body, uint32_t len_bytes);
+  // Notices the end of the session.
+  void check_connection();
+  void end(CUresult error, const char* reason);
+  void run_callbacks();
+
+  static void fork_child();
+
+  std::mutex open_mutex_;
+  std::atomic<bool> open_{false};
+  std::atomic<bool> forked_{false};
+  std::atomic<CUresult> ended_{CUDA_SUCCESS};
+  int socket_ = -1;
+  int region_fd_ = -1;
+  int kick_fd_ = -1;  // -1: kicks go through the socket
+  uint32_t session_id_ = 0;
+  std::byte* block_ = nullptr;
+  HostPage* host_page_ = nullptr;
+  uint64_t* progress_ = nullptr;
+  std::vector<DeviceState> devices_;
+  int driver_version_ = 0;
+
+  std::mutex command_mutex_;
+  Producer commands_;
+  std::atomic<uint64_t> kicked_{0};
+
+  std::mutex event_mutex_;
+  Consumer events_;
+  std::mutex pending_mutex_;
+  std::unordered_map<uint64_t, Pending*> pending_;
+  uint64_t next_call_id_ = 1;
+
+  std::mutex error_mutex_;
+  std::atomic<uint64_t> acknowledged_{0};
+  std::mutex word_mutex_;
+  std::vector<uint64_t> word_last_;  // number last asked for, by word
+  std::deque<uint32_t> free_words_;
+  std::atomic<bool> any_lost_{false};
+  std::unordered_map<uint32_t, Lost> lost_;
+
+  std::mutex callback_mutex_;
+  std::condition_variable callback_wanted_;
+  std::unordered_map<uint64_t, HostEntry> host_functions_;
+  std::deque<wire::Callback> callbacks_;
+  uint64_t next_host_function_ = 1;
+  uint64_t expected_callbacks_ = 0;
+  bool callback_thread_runs_ = false;
+
+ public:
+  void note_issued(uint32_t word, uint64_t number) {
+    std::atomic_ref<uint64_t>(word_last_[word]).store(number, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+// Hidden streams behind CU_STREAM_PER_THREAD, one per thread and context; a thread that ends leaves them to the next one.
+struct ThreadStreams {
+  std::vector<Stream*> streams;
+  ~ThreadStreams() {
+    for (Stream* stream : streams) {
+      const std::lock_guard lock(stream->context->mutex);
+      stream->context->idle_thread_streams.push_back(stream);
+    }
+  }
+};
+thread_local ThreadStreams thread_streams;
+
+Stream* per_thread_stream(Context& context, CUresult* error) {
+  for (Stream* stream : thread_streams.streams) {
+    if (stream->context == &context && tables().streams.find(stream->handle) == stream) return stream;
+  }
+  Stream* stream = nullptr;
+  {
+    const std::lock_guard lock(context.mutex);
+    if (!context.idle_thread_streams.empty()) {
+      stream = context.idle_thread_streams.back();
+      context.idle_thread_streams.pop_back();
+    }
+  }
+  if (stream == nullptr) stream = make_stream(context, CU_STREAM_DEFAULT, 0, error);
+  if (stream != nullptr) thread_streams.streams.push_back(stream);
+  return stream;
+}
+
+}  // namespace
+
+Stream* find_stream(CUstream handle, CUresult* error) {
+  Context* const context = current_context();
+  if (context == nullptr || !context->active.load(std::memory_order_acquire)) {
+    *error = context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return nullptr;
+  }
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return context->legacy;
+  if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(*context, error);
+  Stream* const stream = tables().streams.find(to_wire(handle));
+  if (stream == nullptr) *error = CUDA_ERROR_INVALID_HANDLE;
+  return stream;
+}
+
+Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* error) {
+  Session& session = Session::get();
+  uint64_t first_number = 0;
+  const uint32_t word = session.allocate_word(&first_number);
+  Stream* const stream = word < N_PROGRESS_WORDS ? tables().streams.create() : nullptr;
+  if (stream == nullptr) {
+    *error = CUDA_ERROR_OUT_OF_MEMORY;
+    return nullptr;
+  }
+  static std::atomic<uint64_t> next_id{16};
+  stream->context = &context;
+  stream->id = next_id++;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->word = word;
+  stream->issued = first_number;
+  const wire::StreamCreate body{context.handle, stream->handle, word, flags, priority, 0};
+  *error = session.send(wire::Op::cuStreamCreate, context.device, part(body));
+  if (*error != CUDA_SUCCESS) return nullptr;
+  const std::lock_guard lock(context.mutex);
+  context.streams.push_back(stream);
+  return stream;
+}
+
+CUresult mark_stream(Stream& stream, uint64_t* number) {
+  const std::lock_guard lock(stream.mark_mutex);
+  *number = stream.issued.load(std::memory_order_relaxed);
+  // The legacy stream also waits for the blocking streams: its own record says nothing about theirs.
+  if (!stream.dirty.exchange(false, std::memory_order_acq_rel) && !stream.is_legacy()) {
+    return CUDA_SUCCESS;
+  }
+  ++*number;
+  const wire::Mark body{stream.handle, *number};
+  const CUresult result = Session::get().send(wire::Op::MARK, stream.context->device, part(body));
+  if (result == CUDA_SUCCESS) {
+    stream.issued.store(*number, std::memory_order_release);
+    Session::get().note_issued(stream.word, *number);
+  }
+  return result;
+}
+
+CUresult synchronize_stream(Stream& stream) {
+  Session& session = Session::get();
+  if (session.prints.load(std::memory_order_relaxed)) {
+    const wire::StreamRef body{stream.handle};
+    return session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
+  }
+  uint64_t number;
+  if (const CUresult bad = mark_stream(stream, &number)) return bad;
+  return session.wait(stream.word, number);
+}
+
+CUresult stream_create(CUstream* phStream, unsigned int Flags) {
+  return stream_create_with_priority(phStream, Flags, 0);
+}
+
+CUresult stream_create_with_priority(CUstream* phStream, unsigned int flags, int priority) {
+  if (phStream == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Context& context = call.context_object();
+  CUresult error = CUDA_SUCCESS;
+  if (find_stream(CU_STREAM_LEGACY, &error) == nullptr) return error;
+  // CUDA 13.0 cuda.h: out of range priorities are clamped.
+  priority = std::clamp(priority, context.info.greatest_priority, context.info.least_priority);
+  Stream* const stream = make_stream(context, flags, priority, &error);
+  if (stream == nullptr) return error;
+  *phStream = from_wire<CUstream>(stream->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_destroy_v2(CUstream hStream) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Stream* const stream = tables().streams.find(to_wire(hStream));
+  if (stream == nullptr || stream->is_legacy()) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->capture.load() != nullptr) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  // The word can serve another stream once this one has come to its end.
+  uint64_t last;
+  if (const CUresult bad = mark_stream(*stream, &last)) return bad;
+  Context& context = *stream->context;
+  {
+    const std::lock_guard lock(context.mutex);
+    std::erase(context.streams, stream);
+  }
+  const uint32_t word = stream->word;
+  const wire::StreamRef body{stream->handle};
+  tables().streams.remove(stream->handle);
+  const CUresult result =
+      Session::get().send(wire::Op::cuStreamDestroy_v2, context.device, part(body));
+  Session::get().free_word(word, last);
+  return result;
+}
+
+CUresult stream_synchronize(CUstream hStream) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  CUresult error = CUDA_SUCCESS;
+  Stream* const stream = find_stream(hStream, &error);
+  if (stream == nullptr) return error;
+  if (stream->capture.load() != nullptr) {
+    return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  if (const CUresult bad = enqueue_allowed(*stream)) return bad;
+  return synchronize_stream(*stream);
+}
+
+CUresult stream_query(CUstream hStream) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  CUresult error = CUDA_SUCCESS;
+  Stream* const stream = find_stream(hStream, &error);
+  if (stream == nullptr) return error;
+  if (stream->capture.load() != nullptr) {
+    return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  if (const CUresult bad = enqueue_allowed(*stream)) return bad;
+  uint64_t number;
+  if (const CUresult bad = mark_stream(*stream, &number)) return bad;
+  return Session::get().query(stream->word, number);
+}
+
+CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags) {
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  Event* const event = find(hEvent);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  uint64_t capture_id;
+  {
+    const std::lock_guard lock(event->mutex);
+    if (!event->recorded) return CUDA_SUCCESS;  // CUDA 13.0 cuda.h: then the call does nothing
+    capture_id = event->capture_id;
+  }
+  const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
+  if (capture_id == 0) return enqueue.submit(wire::Op::cuStreamWaitEvent, body);
+  // An event of a capture pulls the stream into it; the driver says whether it may.
+  const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
+  if (result == CUDA_SUCCESS) join_capture(enqueue.stream(), capture_id);
+  return result;
+}
+
+CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
+  CUresult error = CUDA_SUCCESS;
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Stream* const stream = find_stream(hStream, &error);
+  if (stream != nullptr) *flags = stream->flags;
+  return error;
+}
+
+CUresult stream_get_priority(CUstream hStream, int* priority) {
+  CUresult error = CUDA_SUCCESS;
+  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Stream* const stream = find_stream(hStream, &error);
+  if (stream != nullptr) *priority = stream->priority;
+  return error;
+}
+
+CUresult stream_get_ctx(CUstream hStream, CUcontext* pctx) {
+  CUresult error = CUDA_SUCCESS;
+  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Stream* const stream = find_stream(hStream, &error);
+  if (stream != nullptr) *pctx = from_wire<CUcontext>(stream->context->handle);
+  return error;
+}
+
+CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
+  CUresult error = CUDA_SUCCESS;
+  if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Stream* const stream = find_stream(hStream, &error);
+  if (stream != nullptr) *streamId = stream->id;
+  return error;
+}
+
+}  // namespace kvgpu::guest
