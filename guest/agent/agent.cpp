@@ -25,6 +25,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t MAX_CLIENTS = 1024;
 constexpr milliseconds RETRY{250};  // between looks for a host that is not there
+constexpr milliseconds RETRY_WITHOUT_DEVICE{2000};
 constexpr size_t MAX_MESSAGE_BYTES = sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES;
 
 }  // namespace
@@ -107,6 +108,7 @@ void Agent::look_for_host() {
 }
 
 int Agent::next_timeout_ms() const {
+  if (!region_) return static_cast<int>(RETRY_WITHOUT_DEVICE.count());
   if (!link_.is_connected()) return static_cast<int>(RETRY.count());
   const bool any_held = std::ranges::any_of(
       clients_, [](const Client& client) { return client.stage == Client::Stage::HELD; });

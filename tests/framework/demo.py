@@ -20,7 +20,7 @@ from typing import TextIO
 
 from framework.guest_image import GuestImage, guest_image, run
 from framework.host_services import REPOSITORY, kvgpu, kvgpud, libvirt
-from framework.vm import Vm
+from framework.vm import AS_NOBODY, Vm
 
 LOGS = REPOSITORY / "build" / "demo"
 PROGRAM = REPOSITORY / "build" / "release" / "tests" / "programs" / "demo"
@@ -29,7 +29,7 @@ PROGRAM_LIMIT_S = 240.0
 
 # Runs the program as any user would, and looks at the running process for what cannot be seen
 # afterwards: the library it has mapped and its environment.
-GUEST_SCRIPT = """cd /tmp && /payload/demo & pid=$!
+GUEST_SCRIPT = f"""cd /tmp; {AS_NOBODY} /payload/demo & pid=$!
 maps=
 while [ -z "$maps" ] && [ -d /proc/$pid ]; do maps=$(grep -m1 libcuda /proc/$pid/maps); done
 tr '\\0' '\\n' </proc/$pid/environ >/tmp/environment

@@ -198,6 +198,8 @@ def build(folder: Path, mirror: str | None) -> None:
         (out / "vmlinux").write_bytes(extract_vmlinux(bzimage))
         (out / "initrd.img").write_bytes(make_initrd(kernel_tree, work))
         make_ext4(root, out / "rootfs.ext4", ROOTFS_BYTES)
+        for old in folder.parent.glob("[0-9a-f]*"):
+            shutil.rmtree(old)  # of an earlier recipe
         out.rename(folder)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from framework.guest_image import GuestImage
 from framework.host_services import HostError, kvgpu, wait_until
-from framework.vm import Vm
+from framework.vm import AS_NOBODY, Vm
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
@@ -26,8 +26,8 @@ def sessions() -> list[dict[str, Any]]:
 
 def start_linger(vm: Vm, name: str) -> int:
     """Start a process that computes until it is killed; return its process number."""
-    vm.check(f"rm -f /tmp/{name}")
-    vm.spawn(f"exec /payload/linger /tmp/{name} >/tmp/{name}.log 2>&1")
+    vm.check(f"rm -f /tmp/{name} /tmp/{name}.log")
+    vm.spawn(f"exec {AS_NOBODY} /payload/linger /tmp/{name} >/tmp/{name}.log 2>&1")
     wait_until(f"{name} computes", lambda: rounds(vm, name) > 0, START_S)
     return int(vm.check(f"pgrep -f '^/payload/linger /tmp/{name}$'"))
 
@@ -56,7 +56,7 @@ def worker_pids() -> set[int]:
 
 @pytest.mark.smoke
 def test_unmodified_program_computes_in_a_vm(vm: Vm) -> None:
-    output = vm.run("cd /tmp && /payload/demo", timeout_s=240)
+    output = vm.run(f"cd /tmp && {AS_NOBODY} /payload/demo", timeout_s=240)
     assert output.status == 0, output.stdout + output.stderr
     wait_until("its session is gone", lambda: not sessions(), 2)
 
