@@ -67,7 +67,12 @@ def _candidates(setting: str) -> list[Path]:
     if setting == "nvidia":
         return find_nvidia_libcuda()
     if setting == "auto":
-        return [*find_nvidia_libcuda(), paths.find_software_gpu()]
+        candidates = find_nvidia_libcuda()
+        try:
+            candidates.append(paths.find_software_gpu())
+        except ConfigError as error:
+            _log.info("%s", error.message)
+        return candidates
     return [Path(setting).absolute()]
 
 
