@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// For the files that define CUDA's entry points.
+#pragma once
+
+#include "context.h"
+
+#define SOFTWARE_GPU_API extern "C" __attribute__((visibility("default"))) CUresult
+
+/// Leave the entry point with any code that is not success.
+#define RETURN_IF_FAILED(expression)                                                    \
+  do {                                                                                  \
+    if (const CUresult result_ = (expression); result_ != CUDA_SUCCESS) return result_; \
+  } while (false)
+
+namespace software_gpu {
+
+/// The stream of a handle, or null after a bad one (CUDA_ERROR_INVALID_HANDLE).
+[[nodiscard]] CUresult find_stream(Context& context, CUstream handle,
+                                   std::shared_ptr<Stream>* stream);
+
+/// Submit and wait; delivers printf output. For the calls that block.
+[[nodiscard]] CUresult submit_and_wait(Context& context, Stream& stream, Operation operation);
+
+/// After a wait: print, then the error that the work may have left.
+[[nodiscard]] CUresult finish_wait(Context& context);
+
+}  // namespace software_gpu

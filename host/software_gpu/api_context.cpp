@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The primary context of each device, and what belongs to a context.
+#include "api.h"
+
+using namespace software_gpu;
+
+namespace {
+
+CUresult find(CUdevice ordinal, Device** device) {
+  RETURN_IF_FAILED(enter_without_context());
+  *device = Driver::instance().device(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+Context* context_of(CUcontext handle) {
+  for (const auto& device : Driver::instance().devices)
+    if (reinterpret_cast<CUcontext>(&device->context) == handle) return &device->context;
+  return nullptr;
+}
+
+/// Everything of the context goes. Under the device's mutex.
+void tear_down(Device& device) {
+  Driver& driver = Driver::instance();
+  device.context.drain();
+  device.context.printed.flush();
+  for (const auto& event : driver.events.all())
+    if (&event->context == &device.context) driver.events.take(event.get());
+  for (const auto& module : driver.modules.all()) {
+    if (module->memory != &device.memory) continue;
+    for (const auto& [name, kernel] : module->kernels) driver.kernels.take(kernel.get());
+    driver.modules.take(module.get());
+  }
+  device.context.reset();
+  device.memory.release_all();
+}
+
+size_t default_limit(CUlimit limit) {
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+      return 1024;
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+      return 1 << 20;
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+      return 8 << 20;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+      return 64;
+    default:
+      return 0;
+  }
+}
+
+constexpr unsigned VALID_FLAGS =
+    CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_SYNC_MEMOPS;
+
+}  // namespace
+
+SOFTWARE_GPU_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(device->mutex);
+  ++device->n_retained;
+  *context = reinterpret_cast<CUcontext>(&device->context);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  std::lock_guard lock(device->mutex);
+  if (device->n_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device->n_retained == 0) tear_down(*device);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  std::lock_guard lock(device->mutex);
+  tear_down(*device);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* active) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(device->mutex);
+  *flags = device->context.flags;
+  *active = device->n_retained != 0;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (flags & ~VALID_FLAGS) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(device->mutex);
+  device->context.flags = flags;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxSetCurrent(CUcontext handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  Context* context = context_of(handle);
+  if (handle && !context) return CUDA_ERROR_INVALID_CONTEXT;
+  current_context() = context;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetCurrent(CUcontext* handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  *handle = reinterpret_cast<CUcontext>(current_context());
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetDevice(CUdevice* ordinal) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!ordinal) return CUDA_ERROR_INVALID_VALUE;
+  if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  *ordinal = current_context()->device.ordinal;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxSynchronize() {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  context->drain();
+  return finish_wait(*context);
+}
+
+SOFTWARE_GPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (least) *least = 0;
+  if (greatest) *greatest = 0;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  std::lock_guard lock(context->order_mutex);
+  const auto found = context->limits.find(limit);
+  *value = found == context->limits.end() ? default_limit(limit) : found->second;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  std::lock_guard lock(context->order_mutex);
+  context->limits[limit] = value;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  if (handle ? !context_of(handle) : !current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  *version = 3020;  // of contexts since CUDA 3.2, as natively
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies and fills.
+#include <cstring>
+
+#include "api.h"
+
+using namespace software_gpu;
+
+namespace {
+
+/// Pageable sources up to this size are copied aside, so that the call returns at once.
+constexpr size_t MAX_STAGED_BYTES = 1 << 20;
+
+enum class Side { DEVICE, HOST, ANY };
+
+bool fits(Context& context, uint64_t address, size_t n_bytes, Side side) {
+  const auto allocation = context.device.memory.find(address);
+  if (!allocation) return side != Side::DEVICE;
+  return n_bytes <= allocation->size_bytes - (address - allocation->base);
+}
+
+struct Copy {
+  uint64_t to, from;
+  size_t n_bytes;
+  bool to_known, from_known;  // an allocation or registered memory
+};
+
+CUresult describe(Context& context, uint64_t to, Side to_side, uint64_t from, Side from_side,
+                  size_t n_bytes, Copy* copy) {
+  if (n_bytes != 0 && (to == 0 || from == 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (n_bytes != 0 &&
+      (!fits(context, to, n_bytes, to_side) || !fits(context, from, n_bytes, from_side)))
+    return CUDA_ERROR_INVALID_VALUE;
+  *copy = {to, from, n_bytes, context.device.memory.find(to) != nullptr,
+           context.device.memory.find(from) != nullptr};
+  return CUDA_SUCCESS;
+}
+
+Operation copy_operation(const Copy& copy) {
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  operation.run = [copy](Context& context) {
+    const auto hold = context.device.memory.snapshot();
+    const auto gone = [&](uint64_t address, bool known) {
+      return known && copy.n_bytes != 0 && !hold->find(address);
+    };
+    if (gone(copy.to, copy.to_known) || gone(copy.from, copy.from_known))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    memmove(reinterpret_cast<void*>(copy.to), reinterpret_cast<const void*>(copy.from),
+            copy.n_bytes);
+    return CUDA_SUCCESS;
+  };
+  return operation;
+}
+
+CUresult copy_sync(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  Copy copy;
+  RETURN_IF_FAILED(describe(*context, to, to_side, from, from_side, n_bytes, &copy));
+  return submit_and_wait(*context, *context->legacy, copy_operation(copy));
+}
+
+CUresult copy_async(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes,
+                    CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  Copy copy;
+  RETURN_IF_FAILED(describe(*context, to, to_side, from, from_side, n_bytes, &copy));
+  bool capturing;
+  {
+    std::lock_guard lock(context->order_mutex);
+    capturing = stream->capture != nullptr;
+  }
+  // Pageable memory may change or go as soon as the call returns.
+  const bool pageable = !copy.to_known || !copy.from_known;
+  if (capturing || !pageable) return context->submit(*stream, copy_operation(copy));
+  if (!copy.to_known || n_bytes > MAX_STAGED_BYTES)
+    return submit_and_wait(*context, *stream, copy_operation(copy));
+  auto staged = std::make_shared<std::vector<char>>(n_bytes);
+  memcpy(staged->data(), reinterpret_cast<const void*>(from), n_bytes);
+  copy.from = reinterpret_cast<uint64_t>(staged->data());
+  Operation operation = copy_operation(copy);
+  operation.run = [staged, run = std::move(operation.run)](Context& c) { return run(c); };
+  return context->submit(*stream, std::move(operation));
+}
+
+uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+template <class T>
+CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  if (pointer % sizeof(T) != 0 || n > SIZE_MAX / sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
+  if (n != 0 && !context->device.memory.contains(pointer, n * sizeof(T)))
+    return CUDA_ERROR_INVALID_VALUE;
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  operation.run = [=](Context& c) {
+    const auto hold = c.device.memory.snapshot();
+    if (n != 0 && !hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::fill_n(reinterpret_cast<T*>(pointer), n, value);
+    return CUDA_SUCCESS;
+  };
+  return context->submit(*stream, std::move(operation));
+}
+
+}  // namespace
+
+SOFTWARE_GPU_API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) {
+  return copy_sync(to, Side::ANY, from, Side::ANY, n);
+}
+SOFTWARE_GPU_API cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t n) {
+  return copy_sync(to, Side::DEVICE, address(from), Side::HOST, n);
+}
+SOFTWARE_GPU_API cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t n) {
+  return copy_sync(address(to), Side::HOST, from, Side::DEVICE, n);
+}
+SOFTWARE_GPU_API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) {
+  return copy_async(to, Side::DEVICE, from, Side::DEVICE, n, nullptr);
+}
+SOFTWARE_GPU_API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
+  return copy_async(to, Side::ANY, from, Side::ANY, n, stream);
+}
+SOFTWARE_GPU_API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t n, CUstream stream) {
+  return copy_async(to, Side::DEVICE, address(from), Side::HOST, n, stream);
+}
+SOFTWARE_GPU_API cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t n, CUstream stream) {
+  return copy_async(address(to), Side::HOST, from, Side::DEVICE, n, stream);
+}
+SOFTWARE_GPU_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream) {
+  return copy_async(to, Side::DEVICE, from, Side::DEVICE, n, stream);
+}
+SOFTWARE_GPU_API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t n) {
+  return fill(to, value, n, nullptr);
+}
+SOFTWARE_GPU_API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t n) {
+  return fill(to, value, n, nullptr);
+}
+SOFTWARE_GPU_API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t n) {
+  return fill(to, value, n, nullptr);
+}
+SOFTWARE_GPU_API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {
+  return fill(to, value, n, s);
+}
+SOFTWARE_GPU_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t n, CUstream s) {
+  return fill(to, value, n, s);
+}
+SOFTWARE_GPU_API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream s) {
+  return fill(to, value, n, s);
+}

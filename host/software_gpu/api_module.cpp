@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules, libraries, and what can be asked of kernels.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "api.h"
+#include "fatbin.h"
+#include "module_loader.h"
+
+using namespace software_gpu;
+
+namespace {
+
+constexpr int MAX_SHARED_BYTES = 163 << 10;
+
+/// Put `text` into the caller's JIT log buffer, if it gave one, and state how much was written.
+void write_jit_log(const std::string& text, unsigned n_options, CUjit_option* options,
+                   void** values, bool is_error) {
+  const CUjit_option buffer = is_error ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER;
+  const CUjit_option size =
+      is_error ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES;
+  char* to = nullptr;
+  void** n_bytes = nullptr;
+  for (unsigned i = 0; i < n_options; ++i) {
+    if (options[i] == buffer) to = static_cast<char*>(values[i]);
+    if (options[i] == size) n_bytes = &values[i];
+  }
+  if (!to || !n_bytes) return;
+  const size_t room = static_cast<unsigned>(reinterpret_cast<uintptr_t>(*n_bytes));
+  size_t written = 0;
+  if (room != 0) written = std::min(text.size(), room - 1);
+  if (room != 0) {
+    memcpy(to, text.data(), written);
+    to[written] = 0;
+  }
+  *n_bytes = reinterpret_cast<void*>(static_cast<uintptr_t>(written));
+}
+
+CUresult load(const void* image, unsigned n_options, CUjit_option* options, void** values,
+              LoadedModule** out) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (n_options != 0 && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
+  std::string text, error;
+  RETURN_IF_FAILED(fatbin::extract_ptx(image, &text));
+  std::unique_ptr<Module> module;
+  const CUresult result = load_module(text, context->device.memory, &module, &error);
+  write_jit_log(error.empty() ? "" : "kvgpu software GPU: " + error, n_options, options, values,
+                true);
+  write_jit_log("", n_options, options, values, false);
+  if (result != CUDA_SUCCESS) {
+    if (!error.empty())
+      fprintf(stderr, "kvgpu software GPU: cannot load this PTX: %s\n", error.c_str());
+    return result;
+  }
+  auto loaded = std::make_shared<LoadedModule>();
+  loaded->memory = &context->device.memory;
+  loaded->module = std::move(module);
+  for (const auto& [name, function] : loaded->module->functions) {
+    if (!function->is_entry) continue;
+    auto kernel = std::make_shared<Kernel>();
+    kernel->owner = loaded.get();
+    kernel->function = function.get();
+    kernel->max_dynamic_shared_bytes =
+        std::max(0, (48 << 10) - static_cast<int>(function->shared_bytes));
+    loaded->kernels[name] = kernel;
+    Driver::instance().kernels.add(kernel);
+  }
+  *out = loaded.get();
+  Driver::instance().modules.add(std::move(loaded));
+  return CUDA_SUCCESS;
+}
+
+CUresult unload(const void* handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  Driver& driver = Driver::instance();
+  const auto module = driver.modules.find(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  context->drain();
+  context->printed.flush();
+  if (!driver.modules.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  for (const auto& [name, kernel] : module->kernels) driver.kernels.take(kernel.get());
+  return CUDA_SUCCESS;
+}
+
+CUresult find_kernel(const void* handle, const char* name, Kernel** kernel) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto module = Driver::instance().modules.find(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = module->kernels.find(std::string_view(name));
+  if (found == module->kernels.end()) return CUDA_ERROR_NOT_FOUND;
+  *kernel = found->second.get();
+  return CUDA_SUCCESS;
+}
+
+CUresult find_global(const void* handle, const char* name, CUdeviceptr* pointer, size_t* n_bytes) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto module = Driver::instance().modules.find(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name || (!pointer && !n_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = module->module->globals.find(std::string_view(name));
+  if (found == module->module->globals.end()) return CUDA_ERROR_NOT_FOUND;
+  if (pointer) *pointer = found->second.address;
+  if (n_bytes) *n_bytes = found->second.size_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult get_attribute(int* value, CUfunction_attribute attribute, const void* handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto kernel = Driver::instance().kernels.find(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  const Function& function = *kernel->function;
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = static_cast<int>(function.max_threads);
+      break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      *value = static_cast<int>(function.shared_bytes);
+      break;
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+      *value = static_cast<int>(kernel->owner->module->constant_bytes);
+      break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      *value = static_cast<int>(function.local_bytes);
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = static_cast<int>(std::clamp(function.n_registers, 8u, 255u));
+      break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+      *value = 80;
+      break;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = 80;
+      break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = kernel->max_dynamic_shared_bytes;
+      break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = kernel->preferred_carveout;
+      break;
+    default:
+      if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+      *value = 0;  // no clusters here
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult set_attribute(CUfunction_attribute attribute, int value, const void* handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto kernel = Driver::instance().kernels.find(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+    if (value < 0 || value > MAX_SHARED_BYTES - static_cast<int>(kernel->function->shared_bytes))
+      return CUDA_ERROR_INVALID_VALUE;
+    kernel->max_dynamic_shared_bytes = value;
+    return CUDA_SUCCESS;
+  }
+  if (attribute != CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT || value < -1 || value > 100)
+    return CUDA_ERROR_INVALID_VALUE;
+  kernel->preferred_carveout = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult get_name(const char** name, const void* handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto kernel = Driver::instance().kernels.find(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  *name = kernel->function->name.c_str();
+  return CUDA_SUCCESS;
+}
+
+CUresult get_parameter(const void* handle, size_t index, size_t* offset, size_t* n_bytes) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto kernel = Driver::instance().kernels.find(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!offset || index >= kernel->function->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = kernel->function->parameters[index].offset_bytes;
+  if (n_bytes) *n_bytes = kernel->function->parameters[index].size_bytes;
+  return CUDA_SUCCESS;
+}
+
+template <class Handle>
+CUresult give(CUresult result, const void* object, Handle* out) {
+  if (result == CUDA_SUCCESS) *out = reinterpret_cast<Handle>(const_cast<void*>(object));
+  return result;
+}
+
+}  // namespace
+
+SOFTWARE_GPU_API cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned n,
+                                    CUjit_option* options, void** values) {
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  LoadedModule* loaded = nullptr;
+  const CUresult result = load(image, n, options, values, &loaded);
+  return give(result, loaded, module);
+}
+SOFTWARE_GPU_API cuModuleLoadData(CUmodule* module, const void* image) {
+  return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr);
+}
+SOFTWARE_GPU_API cuModuleUnload(CUmodule module) { return unload(module); }
+SOFTWARE_GPU_API cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  Kernel* kernel = nullptr;
+  const CUresult result = find_kernel(module, name, &kernel);
+  return give(result, kernel, function);
+}
+SOFTWARE_GPU_API cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* n_bytes, CUmodule module,
+                                      const char* name) {
+  return find_global(module, name, pointer, n_bytes);
+}
+
+SOFTWARE_GPU_API cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options,
+                                   void** values, unsigned n, CUlibraryOption*, void**, unsigned) {
+  if (!library) return CUDA_ERROR_INVALID_VALUE;
+  LoadedModule* loaded = nullptr;
+  const CUresult result = load(image, n, options, values, &loaded);
+  return give(result, loaded, library);
+}
+SOFTWARE_GPU_API cuLibraryUnload(CUlibrary library) { return unload(library); }
+SOFTWARE_GPU_API cuLibraryGetKernel(CUkernel* out, CUlibrary library, const char* name) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  Kernel* kernel = nullptr;
+  const CUresult result = find_kernel(library, name, &kernel);
+  return give(result, kernel, out);
+}
+SOFTWARE_GPU_API cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* n_bytes, CUlibrary library,
+                                    const char* name) {
+  return find_global(library, name, pointer, n_bytes);
+}
+SOFTWARE_GPU_API cuLibraryGetModule(CUmodule* module, CUlibrary library) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  if (!Driver::instance().modules.find(library)) return CUDA_ERROR_INVALID_HANDLE;
+  *module = reinterpret_cast<CUmodule>(library);
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto module = Driver::instance().modules.find(library);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  *count = static_cast<unsigned>(module->kernels.size());
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuLibraryEnumerateKernels(CUkernel* kernels, unsigned n, CUlibrary library) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto module = Driver::instance().modules.find(library);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!kernels) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& [name, kernel] : module->kernels) {
+    if (n-- == 0) break;
+    *kernels++ = reinterpret_cast<CUkernel>(kernel.get());
+  }
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  if (!Driver::instance().kernels.find(kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  *function = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
+                                      CUdevice) {
+  return get_attribute(value, attribute, kernel);
+}
+SOFTWARE_GPU_API cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
+                                      CUdevice) {
+  return set_attribute(attribute, value, kernel);
+}
+SOFTWARE_GPU_API cuKernelGetName(const char** name, CUkernel kernel) {
+  return get_name(name, kernel);
+}
+SOFTWARE_GPU_API cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset,
+                                      size_t* n_bytes) {
+  return get_parameter(kernel, index, offset, n_bytes);
+}
+SOFTWARE_GPU_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
+                                    CUfunction function) {
+  return get_attribute(value, attribute, function);
+}
+SOFTWARE_GPU_API cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
+                                    int value) {
+  return set_attribute(attribute, value, function);
+}
+SOFTWARE_GPU_API cuFuncGetName(const char** name, CUfunction function) {
+  return get_name(name, function);
+}
+SOFTWARE_GPU_API cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset,
+                                    size_t* n_bytes) {
+  return get_parameter(function, index, offset, n_bytes);
+}
+SOFTWARE_GPU_API cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
+  return config <= CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

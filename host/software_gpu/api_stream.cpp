@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, host functions, and values that streams write and wait for.
+#include <sched.h>
+#include <time.h>
+
+#include "api.h"
+
+namespace software_gpu {
+
+CUresult find_stream(Context& context, CUstream handle, std::shared_ptr<Stream>* stream) {
+  *stream = context.stream_of(handle);
+  return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult finish_wait(Context& context) {
+  context.printed.flush();
+  return context.sticky_error();
+}
+
+CUresult submit_and_wait(Context& context, Stream& stream, Operation operation) {
+  Point end;
+  RETURN_IF_FAILED(context.submit(stream, std::move(operation), &end));
+  end.wait();
+  return finish_wait(context);
+}
+
+}  // namespace software_gpu
+
+using namespace software_gpu;
+
+namespace {
+
+/// Host functions run one at a time, as the real driver does.
+std::mutex& host_function_mutex() {
+  static std::mutex* mutex = new std::mutex;
+  return *mutex;
+}
+
+template <class F>
+void call_host(F function) {
+  std::lock_guard lock(host_function_mutex());
+  in_host_function() = true;
+  function();
+  in_host_function() = false;
+}
+
+CUresult create(CUstream* handle, unsigned flags, int priority) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!handle || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  auto stream = std::make_shared<Stream>(*context, flags, priority);
+  *handle = reinterpret_cast<CUstream>(stream.get());
+  context->streams.add(std::move(stream));
+  return CUDA_SUCCESS;
+}
+
+/// For calls that may not be made on a capturing stream: they end the capture.
+CUresult refuse_capture(Context& context, Stream& stream) {
+  std::lock_guard lock(context.order_mutex);
+  if (stream.capture) {
+    stream.capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  if (!stream.is_legacy) return CUDA_SUCCESS;
+  for (const auto& capture : context.captures) {
+    if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+        (capture->origin->flags & CU_STREAM_NON_BLOCKING))
+      continue;
+    capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  return CUDA_SUCCESS;
+}
+
+/// The work of the stream so far.
+Point work_of(Context& context, Stream& stream) {
+  std::lock_guard lock(context.order_mutex);
+  return stream.queue->end();
+}
+
+template <class T>
+bool condition_holds(T current, T value, unsigned flags) {
+  switch (flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+      return static_cast<std::make_signed_t<T>>(current - value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return current == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (current & value) != 0;
+    default:
+      return static_cast<T>(~(current | value)) != 0;
+  }
+}
+
+CUresult check_word(Context& context, CUdeviceptr address, size_t n_bytes) {
+  if (address % n_bytes != 0 || !context.device.memory.contains(address, n_bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+template <class T>
+CUresult write_value(CUstream handle, CUdeviceptr address, T value, unsigned flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  if (flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_word(*context, address, sizeof(T)));
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  operation.run = [=](Context& c) {
+    const auto hold = c.device.memory.snapshot();
+    if (!hold->find(address)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    // release: pairs with whoever reads the word with acquire and then what came before it
+    __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
+  };
+  return context->submit(*stream, std::move(operation));
+}
+
+template <class T>
+CUresult wait_value(CUstream handle, CUdeviceptr address, T value, unsigned flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  if (flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH)) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_word(*context, address, sizeof(T)));
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  operation.run = [=](Context& c) {
+    const auto hold = c.device.memory.snapshot();
+    if (!hold->find(address)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const timespec pause{0, 20'000};
+    for (int spins = 0; c.sticky_error() == CUDA_SUCCESS; ++spins) {
+      if (condition_holds(__atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE),
+                          value, flags))
+        break;
+      if (spins < 64)
+        sched_yield();
+      else
+        nanosleep(&pause, nullptr);
+    }
+    return CUDA_SUCCESS;
+  };
+  return context->submit(*stream, std::move(operation));
+}
+
+}  // namespace
+
+SOFTWARE_GPU_API cuStreamCreate(CUstream* stream, unsigned flags) {
+  return create(stream, flags, 0);
+}
+SOFTWARE_GPU_API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+  return create(stream, flags,
+                0);  // the range of priorities is 0 to 0, and values are clamped to it
+}
+
+SOFTWARE_GPU_API cuStreamDestroy_v2(CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  const auto stream = context->streams.take(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(context->order_mutex);
+  if (stream->capture) stream->capture->invalid = true;
+  if (Point end = stream->queue->end(); !end.reached()) context->orphans.push_back(std::move(end));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuStreamQuery(CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(refuse_capture(*context, *stream));
+  if (!work_of(*context, *stream).reached()) return CUDA_ERROR_NOT_READY;
+  return context->sticky_error();
+}
+
+SOFTWARE_GPU_API cuStreamSynchronize(CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(refuse_capture(*context, *stream));
+  // The legacy stream stands behind all blocking streams, even before anything was put on it.
+  if (stream->is_legacy)
+    return submit_and_wait(*context, *stream,
+                           {CU_GRAPH_NODE_TYPE_EMPTY, [](Context&) { return CUDA_SUCCESS; }});
+  work_of(*context, *stream).wait();
+  return finish_wait(*context);
+}
+
+SOFTWARE_GPU_API cuStreamGetFlags(CUstream handle, unsigned* flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  *flags = stream->flags;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!priority) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  *priority = stream->priority;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_HOST;
+  operation.run = [=](Context&) {
+    call_host([&] { function(data); });
+    return CUDA_SUCCESS;
+  };
+  return context->submit(*stream, std::move(operation));
+}
+
+SOFTWARE_GPU_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data,
+                                     unsigned flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!callback || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(refuse_capture(*context, *stream));
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_HOST;
+  operation.run = [=](Context& c) {
+    call_host([&] { callback(handle, c.sticky_error(), data); });
+    return CUDA_SUCCESS;
+  };
+  return context->submit(*stream, std::move(operation));
+}
+
+SOFTWARE_GPU_API cuStreamWriteValue32_v2(CUstream s, CUdeviceptr a, cuuint32_t v, unsigned f) {
+  return write_value(s, a, v, f);
+}
+SOFTWARE_GPU_API cuStreamWriteValue64_v2(CUstream s, CUdeviceptr a, cuuint64_t v, unsigned f) {
+  return write_value(s, a, v, f);
+}
+SOFTWARE_GPU_API cuStreamWaitValue32_v2(CUstream s, CUdeviceptr a, cuuint32_t v, unsigned f) {
+  return wait_value(s, a, v, f);
+}
+SOFTWARE_GPU_API cuStreamWaitValue64_v2(CUstream s, CUdeviceptr a, cuuint64_t v, unsigned f) {
+  return wait_value(s, a, v, f);
+}

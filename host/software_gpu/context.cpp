@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace software_gpu {
+namespace {
+
+constexpr uint64_t DEFAULT_MEMORY_MIB = 4096;
+constexpr uint64_t MAX_DEVICES = 16;
+
+uint64_t number_from_environment(const char* name, uint64_t otherwise, uint64_t max) {
+  const char* text = getenv(name);
+  if (!text || !*text) return otherwise;
+  char* end = nullptr;
+  const unsigned long long value = strtoull(text, &end, 10);
+  if (*end != 0 || value == 0 || value > max) {
+    fprintf(stderr, "kvgpu software GPU: %s=%s is not a number from 1 to %llu; using %llu\n", name,
+            text, static_cast<unsigned long long>(max), static_cast<unsigned long long>(otherwise));
+    return otherwise;
+  }
+  return value;
+}
+
+}  // namespace
+
+LoadedModule::~LoadedModule() {
+  if (module && module->memory)
+    static_cast<void>(memory->release(reinterpret_cast<uint64_t>(module->memory),
+                                      MemoryKind::MODULE, MemoryKind::MODULE));
+}
+
+Context::Context(Device& device_) : device(device_), legacy(std::make_shared<Stream>(*this, 0, 0)) {
+  legacy->is_legacy = true;
+}
+
+std::vector<std::shared_ptr<Stream>> Context::all_streams() {
+  std::vector<std::shared_ptr<Stream>> result = streams.all();
+  std::lock_guard lock(per_thread_mutex);
+  std::erase_if(per_thread_streams, [](const auto& stream) { return stream.expired(); });
+  for (const auto& weak : per_thread_streams)
+    if (auto stream = weak.lock()) result.push_back(std::move(stream));
+  return result;
+}
+
+CUresult Context::submit(Stream& stream, Operation operation, Point* end) {
+  std::lock_guard lock(order_mutex);
+  if (stream.capture) {
+    if (stream.capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    GraphNode* node = stream.capture->graph->add(std::move(operation), stream.capture_front);
+    stream.capture_front = {node};
+    return CUDA_SUCCESS;
+  }
+  std::vector<Point> after;
+  if (stream.is_legacy) {
+    // Using the legacy stream would depend on streams whose work does not exist yet.
+    for (const auto& capture : captures) {
+      if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+          (capture->origin->flags & CU_STREAM_NON_BLOCKING))
+        continue;
+      capture->invalid = true;
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    for (const auto& other : all_streams()) {
+      if (!other->is_blocking()) continue;
+      if (Point last = other->queue->end(); !last.reached()) after.push_back(std::move(last));
+    }
+    std::erase_if(orphans, [](const Point& point) { return point.reached(); });
+    after.insert(after.end(), orphans.begin(), orphans.end());
+  } else if (stream.is_blocking()) {
+    if (Point last = legacy->queue->end(); !last.reached()) after.push_back(std::move(last));
+  }
+  const Point point = stream.queue->push(std::move(operation), std::move(after));
+  if (end) *end = point;
+  return CUDA_SUCCESS;
+}
+
+void Context::drain() {
+  std::vector<Point> ends;
+  {
+    std::lock_guard lock(order_mutex);
+    ends.push_back(legacy->queue->end());
+    for (const auto& stream : all_streams()) ends.push_back(stream->queue->end());
+    ends.insert(ends.end(), orphans.begin(), orphans.end());
+  }
+  for (const Point& end : ends) end.wait();
+}
+
+std::shared_ptr<Stream> Context::stream_of(CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return legacy;
+  if (handle != CU_STREAM_PER_THREAD) return streams.find(handle);
+  static thread_local std::unordered_map<Context*, std::shared_ptr<Stream>> mine;
+  std::shared_ptr<Stream>& stream = mine[this];
+  if (!stream) {
+    stream = std::make_shared<Stream>(*this, 0, 0);
+    std::lock_guard lock(per_thread_mutex);
+    per_thread_streams.push_back(stream);
+  }
+  return stream;
+}
+
+void Context::reset() {
+  streams.clear();
+  clear_sticky_error();
+  std::lock_guard lock(order_mutex);
+  for (const auto& capture : captures) capture->invalid = true;
+  captures.clear();
+  limits.clear();
+  flags = 0;
+}
+
+Driver& Driver::instance() {
+  static Driver* driver = new Driver;
+  return *driver;
+}
+
+void Driver::initialise() {
+  std::lock_guard lock(mutex_);
+  if (initialised_) return;
+  const uint64_t n_devices = number_from_environment("KVGPU_SOFTWARE_GPU_DEVICES", 1, MAX_DEVICES);
+  const uint64_t memory_mib =
+      number_from_environment("KVGPU_SOFTWARE_GPU_MEMORY_MIB", DEFAULT_MEMORY_MIB, 1 << 20);
+  for (uint64_t i = 0; i < n_devices; ++i)
+    devices.push_back(std::make_unique<Device>(static_cast<int>(i), memory_mib << 20));
+  initialised_ = true;
+}
+
+Device* Driver::device(CUdevice ordinal) {
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= devices.size()) return nullptr;
+  return devices[static_cast<size_t>(ordinal)].get();
+}
+
+Device* Driver::device_of(uint64_t address) {
+  for (const auto& device : devices)
+    if (device->memory.find(address)) return device.get();
+  return nullptr;
+}
+
+Context*& current_context() {
+  static thread_local Context* context = nullptr;
+  return context;
+}
+
+CUresult enter_without_context() {
+  if (!Driver::instance().initialised()) return CUDA_ERROR_NOT_INITIALIZED;
+  return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+CUresult enter(Context** context) {
+  if (const CUresult result = enter_without_context(); result != CUDA_SUCCESS) return result;
+  *context = current_context();
+  return *context ? (*context)->sticky_error() : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+}  // namespace software_gpu

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices, their primary contexts, and the tables of handles.
+// A handle is the address of its object; every handle that a caller passes is looked up before use.
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "block.h"
+#include "graph.h"
+#include "memory.h"
+#include "program.h"
+#include "stream.h"
+
+namespace software_gpu {
+
+/// Objects by handle. Thread-safe.
+template <class T>
+class Table {
+ public:
+  void add(std::shared_ptr<T> object) {
+    std::lock_guard lock(mutex_);
+    objects_.emplace(object.get(), std::move(object));
+  }
+  std::shared_ptr<T> find(const void* handle) const {
+    std::lock_guard lock(mutex_);
+    const auto found = objects_.find(handle);
+    return found == objects_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<T> take(const void* handle) {
+    std::lock_guard lock(mutex_);
+    const auto found = objects_.find(handle);
+    if (found == objects_.end()) return nullptr;
+    std::shared_ptr<T> object = std::move(found->second);
+    objects_.erase(found);
+    return object;
+  }
+  std::vector<std::shared_ptr<T>> all() const {
+    std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<T>> result;
+    for (const auto& [handle, object] : objects_) result.push_back(object);
+    return result;
+  }
+  void clear() {
+    std::unordered_map<const void*, std::shared_ptr<T>> doomed;
+    std::lock_guard lock(mutex_);
+    objects_.swap(doomed);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+};
+
+struct LoadedModule;
+
+/// What CUfunction and CUkernel point to.
+struct Kernel {
+  LoadedModule* owner = nullptr;
+  const Function* function = nullptr;
+  int max_dynamic_shared_bytes = 48 << 10;
+  int preferred_carveout = -1;
+};
+
+/// What CUmodule and CUlibrary point to.
+struct LoadedModule {
+  ~LoadedModule();
+  Memory* memory = nullptr;
+  std::shared_ptr<Module> module;
+  std::map<std::string, std::shared_ptr<Kernel>, std::less<>> kernels;
+};
+
+struct Device;
+
+struct Context {
+  explicit Context(Device& device);
+  Device& device;
+  CUresult sticky_error() const {
+    return static_cast<CUresult>(sticky_.load(std::memory_order_acquire));
+  }
+  void set_sticky_error(CUresult error) {
+    int none = CUDA_SUCCESS;
+    sticky_.compare_exchange_strong(none, error);
+  }
+  void clear_sticky_error() { sticky_.store(CUDA_SUCCESS); }
+
+  /// Put work on a stream, or into the graph that the stream is captured to.
+  [[nodiscard]] CUresult submit(Stream& stream, Operation operation, Point* end = nullptr);
+  /// Wait for all work of all streams.
+  void drain();
+  std::shared_ptr<Stream> stream_of(CUstream handle);
+  /// Make every handle invalid; the caller has drained.
+  void reset();
+
+  std::mutex order_mutex;  // enqueue order across streams, capture state, Event::last
+  std::shared_ptr<Stream> legacy;
+  Table<Stream> streams;
+  std::mutex per_thread_mutex;
+  std::vector<std::weak_ptr<Stream>> per_thread_streams;
+  std::vector<std::shared_ptr<Capture>> captures;  // active ones, under order_mutex
+  std::vector<Point> orphans;                      // ends of destroyed streams, under order_mutex
+  PrintBuffer printed;
+  std::map<CUlimit, size_t> limits;
+  unsigned flags = 0;
+
+ private:
+  std::vector<std::shared_ptr<Stream>> all_streams();
+  std::atomic<int> sticky_{CUDA_SUCCESS};
+};
+
+struct Device {
+  Device(int ordinal_, uint64_t memory_bytes)
+      : ordinal(ordinal_), memory(memory_bytes), context(*this) {}
+  const int ordinal;
+  Memory memory;
+  std::mutex mutex;
+  unsigned n_retained = 0;  // of the primary context
+  Context context;
+};
+
+/// Everything of the process. Never destroyed: driver threads may outlive main().
+struct Driver {
+  static Driver& instance();
+  bool initialised() const { return initialised_.load(std::memory_order_acquire); }
+  void initialise();
+  Device* device(CUdevice ordinal);
+  Device* device_of(uint64_t address);
+  std::vector<std::unique_ptr<Device>> devices;
+  Table<Event> events;
+  Table<LoadedModule> modules;
+  Table<Kernel> kernels;
+  Table<Graph> graphs;
+  Table<GraphExec> graph_execs;
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> initialised_{false};
+};
+
+Context*& current_context();
+
+/// The checks that begin almost every call. On success `*context` is the current one.
+[[nodiscard]] CUresult enter(Context** context);
+/// The same for calls that are legal with an error pending or without a context.
+[[nodiscard]] CUresult enter_without_context();
+/// For calls that CUDA calls potentially unsafe during a capture: refuses and invalidates it.
+[[nodiscard]] CUresult check_capture_safe(Context& context);
+
+}  // namespace software_gpu

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Syntax tree -> Module: lays out memory, numbers rows, resolves names and picks each instruction's
+// handler. Whatever the interpreter does not do is refused here, before anything runs.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <unordered_map>
+
+#include "program.h"
+#include "ptx_syntax.h"
+
+namespace software_gpu {
+
+/// The dotted parts after an operation's name. Every one must be asked for, or decoding fails.
+class Modifiers {
+ public:
+  explicit Modifiers(const ptx::Instruction& source);
+  bool take(std::string_view name);
+  /// Index of the one of `names` that is present, or `otherwise`.
+  int take_one(std::initializer_list<std::string_view> names, int otherwise = -1);
+  Type take_type();  // the next type, left to right; throws when there is none
+  uint8_t take_vector();
+  void ignore(std::initializer_list<std::string_view> names);
+  void require_all_taken() const;
+  [[noreturn]] void fail(const std::string& why) const;
+
+ private:
+  const ptx::Instruction& source_;
+  std::vector<std::string_view> left_;
+};
+
+struct Symbol {
+  enum class Kind {
+    REGISTER,
+    ENTRY_PARAMETER,
+    ROWS,
+    LOCAL,
+    SHARED,
+    SHARED_DYNAMIC,
+    GLOBAL,
+    FUNCTION
+  };
+  Kind kind;
+  uint64_t value = 0;  // row, offset or address
+};
+
+class FunctionDecoder {
+ public:
+  using Lookup = std::function<const Symbol*(std::string_view)>;
+  using FindFunction = std::function<Function*(std::string_view)>;
+  FunctionDecoder(const ptx::Function& source, Function* out, Lookup globals,
+                  FindFunction functions);
+  void decode();
+
+  // For the tables of operations.
+  Row destination(const ptx::Operand& operand);
+  Row value(const ptx::Operand& operand, Type type);
+  Row predicate(const ptx::Operand& operand);  // not negated
+  Row constant(uint64_t bits) { return constant(Constant::Kind::VALUE, bits); }
+  Row constant(Constant::Kind kind, uint64_t value);
+  Row scratch() { return out_->n_rows++; }
+  Row carry();
+  /// Set out->a and out->imm from an address operand.
+  void address(const ptx::Operand& operand, Instruction* out);
+  const Symbol* find(std::string_view name) const;
+  Function* find_function(std::string_view name) const { return functions_(name); }
+  uint32_t add_vector(const ptx::Operand& operand, Type type, bool is_destination);
+  uint32_t add_call(Call call);
+  const std::vector<std::string_view>& targets(std::string_view label) const;
+  void fix_branch(std::string_view label, uint32_t line);
+  uint32_t add_table(const std::vector<std::string_view>& labels, uint32_t line);
+  void emit(const Instruction& instruction) { out_->code.push_back(instruction); }
+  Function& function() { return *out_; }
+  [[noreturn]] void fail(const std::string& why) const;
+
+ private:
+  struct Range {
+    std::string_view prefix;
+    uint32_t count;
+    Row first;
+  };
+  struct Fixup {
+    std::string_view label;
+    uint32_t line;
+    size_t instruction;  // to patch, or
+    int table = -1, entry = 0;
+  };
+  using Scope = std::unordered_map<std::string_view, Symbol>;
+
+  void declare(const ptx::Variable& variable);
+  void declare_parameters();
+  void instruction(const ptx::Instruction& source);
+  void negate_operand(const ptx::Operand& operand);
+
+  const ptx::Function& source_;
+  Function* out_;
+  Lookup globals_;
+  FindFunction functions_;
+  std::vector<Scope> scopes_;
+  std::vector<std::vector<Range>> ranges_;
+  std::unordered_map<std::string_view, uint32_t> labels_;
+  std::unordered_map<std::string_view, const std::vector<std::string_view>*> target_lists_;
+  std::vector<Fixup> fixups_;
+  std::map<std::pair<Constant::Kind, uint64_t>, Row> constants_;
+  Row carry_ = NO_ROW;
+  const ptx::Instruction* current_ = nullptr;
+};
+
+/// What a table entry gets: the decoder, the source and the instruction to complete.
+struct Decoding {
+  FunctionDecoder& decoder;
+  const ptx::Instruction& source;
+  Modifiers& modifiers;
+  Instruction& out;
+
+  size_t n_operands() const { return source.operands.size(); }
+  const ptx::Operand& operand(size_t i) const;
+  Row value(size_t i, Type type) { return decoder.value(operand(i), type); }
+  void set_dst() { out.dst = decoder.destination(operand(0)); }
+  [[noreturn]] void fail(const std::string& why) const { modifiers.fail(why); }
+};
+
+using DecodeOperation = void (*)(Decoding&);
+using OperationTable = std::unordered_map<std::string_view, DecodeOperation>;
+void add_integer_operations(OperationTable*);
+void add_bit_operations(OperationTable*);
+void add_float_operations(OperationTable*);
+void add_compare_operations(OperationTable*);
+void add_convert_operations(OperationTable*);
+void add_memory_operations(OperationTable*);
+void add_atomic_operations(OperationTable*);
+void add_warp_operations(OperationTable*);
+void add_control_operations(OperationTable*);
+
+}  // namespace software_gpu

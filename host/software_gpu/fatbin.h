@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reader of fat binaries: from an image as cuModuleLoadData gets it to PTX text.
+// Everything in an image is checked before use; an image states no length of its own, so the reader
+// trusts the sizes in its headers exactly as far as NVIDIA's driver has to.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+namespace software_gpu::fatbin {
+
+/// Highest PTX target this device runs, as in compute_80.
+inline constexpr uint32_t TARGET_ARCH = 80;
+
+/// Extract the PTX that suits the device best (highest target not above TARGET_ARCH).
+/// `image` is a fatbinc wrapper, a bare fat binary, an ELF file or PTX text.
+/// Returns CUDA_ERROR_NO_BINARY_FOR_GPU when there is only machine code or only newer PTX.
+[[nodiscard]] CUresult extract_ptx(const void* image, std::string* ptx);
+
+}  // namespace software_gpu::fatbin

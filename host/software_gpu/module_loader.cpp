@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "module_loader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "decoder.h"
+
+namespace software_gpu {
+namespace {
+
+constexpr uint64_t MAX_VARIABLE_BYTES = 1ull << 40;
+
+uint64_t align_up(uint64_t value, uint64_t align) { return (value + align - 1) / align * align; }
+
+class Loader {
+ public:
+  Loader(std::string_view text, Memory& memory)
+      : tree_(ptx::parse(text)), memory_(memory), module_(std::make_unique<Module>()) {}
+
+  CUresult load(std::unique_ptr<Module>* out) {
+    place_variables();
+    if (module_->memory_bytes != 0) {
+      uint64_t base = 0;
+      const CUresult allocated =
+          memory_.allocate(module_->memory_bytes, MemoryKind::MODULE, 0, &base);
+      if (allocated != CUDA_SUCCESS) return allocated;
+      module_->memory = reinterpret_cast<void*>(base);
+      for (auto& [name, symbol] : symbols_)
+        if (symbol.kind == Symbol::Kind::GLOBAL) symbol.value += base;
+      for (auto& [name, global] : module_->globals) global.address += base;
+    }
+    try {
+      declare_functions();
+      initialise_variables();
+      decode_functions();
+    } catch (...) {
+      if (module_->memory)
+        static_cast<void>(memory_.release(reinterpret_cast<uint64_t>(module_->memory),
+                                          MemoryKind::MODULE, MemoryKind::MODULE));
+      throw;
+    }
+    *out = std::move(module_);
+    return CUDA_SUCCESS;
+  }
+
+ private:
+  void place_variables() {
+    for (const ptx::Variable& variable : tree_.variables) {
+      const uint64_t align =
+          std::max<uint64_t>(variable.align_bytes, size_bytes(variable.type) * variable.n_vector);
+      const uint64_t n_bytes = variable.size_bytes();
+      if (align == 0 || (align & (align - 1)) != 0 || n_bytes > MAX_VARIABLE_BYTES)
+        throw ptx::Error(variable.line,
+                         "bad size or alignment of '" + std::string(variable.name) + "'");
+      Symbol symbol{Symbol::Kind::GLOBAL};
+      if (variable.space == "shared") {
+        symbol.kind = variable.is_extern ? Symbol::Kind::SHARED_DYNAMIC : Symbol::Kind::SHARED;
+        if (!variable.is_extern) {
+          symbol.value = align_up(shared_bytes_, align);
+          shared_bytes_ = static_cast<uint32_t>(symbol.value + n_bytes);
+        }
+      } else {
+        if (variable.is_extern)
+          throw ptx::Error(variable.line,
+                           "'" + std::string(variable.name) + "' is defined nowhere");
+
+        symbol.value = align_up(module_->memory_bytes, std::max<uint64_t>(align, 16));
+        module_->memory_bytes = symbol.value + std::max<uint64_t>(n_bytes, 1);
+        if (variable.space == "const") module_->constant_bytes += n_bytes;
+        module_->globals[std::string(variable.name)] = {symbol.value, n_bytes};
+      }
+      symbols_[variable.name] = symbol;
+    }
+  }
+
+  void declare_functions() {
+    for (const ptx::Function& source : tree_.functions) {
+      if (!source.has_body) continue;
+      auto function = std::make_unique<Function>();
+      function->name = std::string(source.name);
+      function->is_entry = source.is_entry;
+      if (source.max_threads != 0) function->max_threads = std::min(source.max_threads, 1024u);
+      std::copy(source.required_threads, source.required_threads + 3, function->required_threads);
+      symbols_[source.name] = {Symbol::Kind::FUNCTION, reinterpret_cast<uint64_t>(function.get())};
+      module_->functions[function->name] = std::move(function);
+    }
+  }
+
+  void initialise_variables() {
+    for (const ptx::Variable& variable : tree_.variables) {
+      if (variable.initialisers.empty()) continue;
+      if (variable.space == "shared")
+        throw ptx::Error(variable.line, "shared memory cannot be initialised");
+      const uint32_t n_bytes = size_bytes(variable.type);
+      if (variable.initialisers.size() * n_bytes > variable.size_bytes())
+        throw ptx::Error(variable.line,
+                         "too many initialisers for '" + std::string(variable.name) + "'");
+      char* at = reinterpret_cast<char*>(symbols_[variable.name].value);
+      for (const ptx::Initialiser& initialiser : variable.initialisers) {
+        uint64_t value = static_cast<uint64_t>(initialiser.value);
+        if (!initialiser.symbol.empty()) {
+          const auto symbol = symbols_.find(initialiser.symbol);
+          if (symbol == symbols_.end())
+            throw ptx::Error(variable.line,
+                             "unknown name '" + std::string(initialiser.symbol) + "'");
+          value += symbol->second.value;
+        }
+        memcpy(at, &value, n_bytes);
+        at += n_bytes;
+      }
+    }
+  }
+
+  void decode_functions() {
+    // Called functions first: their shared memory comes below every kernel's own.
+    for (const bool entries : {false, true}) {
+      for (const ptx::Function& source : tree_.functions) {
+        if (!source.has_body || source.is_entry != entries) continue;
+        Function* function = module_->functions.find(source.name)->second.get();
+        function->shared_bytes = shared_bytes_;
+        FunctionDecoder(
+            source, function,
+            [this](std::string_view name) -> const Symbol* {
+              const auto found = symbols_.find(name);
+              return found == symbols_.end() ? nullptr : &found->second;
+            },
+            [this](std::string_view name) -> Function* {
+              const auto found = module_->functions.find(name);
+              return found == module_->functions.end() ? nullptr : found->second.get();
+            })
+            .decode();
+        if (!entries) shared_bytes_ = function->shared_bytes;
+      }
+    }
+    for (const auto& [name, function] : module_->functions) {
+      for (const Call& call : function->calls) {
+        module_->uses_printf |= call.builtin != Builtin::NONE;
+        if (call.callee &&
+            (call.callee->is_entry || call.callee->parameters.size() != call.arguments.size() ||
+             call.callee->results.size() != call.results.size()))
+          throw ptx::Error(0, "call of '" + call.callee->name + "' in '" + name +
+                                  "' does not fit its declaration");
+      }
+    }
+  }
+
+  ptx::Module tree_;
+  Memory& memory_;
+  std::unique_ptr<Module> module_;
+  std::unordered_map<std::string_view, Symbol> symbols_;
+  uint32_t shared_bytes_ = 0;  // at module level
+};
+
+}  // namespace
+
+CUresult load_module(std::string_view ptx, Memory& memory, std::unique_ptr<Module>* out,
+                     std::string* error) {
+  error->clear();
+  try {
+    return Loader(ptx, memory).load(out);
+  } catch (const ptx::Error& failure) {
+    *error = failure.what();
+    return CUDA_ERROR_INVALID_PTX;
+  } catch (const std::bad_alloc&) {
+    *error = "out of host memory";
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+}
+
+}  // namespace software_gpu

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bits: and or xor not cnot shl shr shf lop3 popc clz bfind brev bfe bfi prmt, and mov.
+#include <algorithm>
+
+#include "decoder.h"
+#include "map.h"
+
+namespace software_gpu {
+namespace {
+
+template <class T>
+struct And {
+  static T apply(T a, T b) { return static_cast<T>(a & b); }
+};
+template <class T>
+struct Or {
+  static T apply(T a, T b) { return static_cast<T>(a | b); }
+};
+template <class T>
+struct Xor {
+  static T apply(T a, T b) { return static_cast<T>(a ^ b); }
+};
+template <class T>
+struct Not {
+  static T apply(T a) { return static_cast<T>(~a); }
+};
+template <class T>
+struct CNot {
+  static T apply(T a) { return a == 0; }
+};
+template <class T>
+struct Move {
+  static T apply(T a) { return a; }
+};
+// Shift amounts are clamped to the width.
+template <class T>
+struct Shl {
+  static T apply(T a, uint32_t n) {
+    return n >= 8 * sizeof(T) ? T{0} : static_cast<T>(uint64_t(a) << n);
+  }
+};
+template <class T>
+struct Shr {
+  static T apply(T a, uint32_t n) {
+    if constexpr (std::is_signed_v<T>)
+      return static_cast<T>(a >> std::min<uint32_t>(n, 8 * sizeof(T) - 1));
+    else
+      return n >= 8 * sizeof(T) ? T{0} : static_cast<T>(a >> n);
+  }
+};
+template <class T>
+struct Popc {
+  static uint32_t apply(T a) {
+    return static_cast<uint32_t>(std::popcount(std::make_unsigned_t<T>(a)));
+  }
+};
+template <class T>
+struct Clz {
+  static uint32_t apply(T a) {
+    return static_cast<uint32_t>(std::countl_zero(std::make_unsigned_t<T>(a)));
+  }
+};
+template <class T>
+struct Brev {
+  static T apply(T a) {
+    T result = 0;
+    for (size_t i = 0; i < 8 * sizeof(T); ++i)
+      result = static_cast<T>(result | ((a >> i & 1) << (8 * sizeof(T) - 1 - i)));
+    return result;
+  }
+};
+template <class T>
+struct Bfind {
+  static uint32_t apply(T a) {
+    using U = std::make_unsigned_t<T>;
+    const U bits = std::is_signed_v<T> && a < 0 ? static_cast<U>(~a) : static_cast<U>(a);
+    return bits == 0 ? UINT32_MAX
+                     : static_cast<uint32_t>(8 * sizeof(T) - 1 -
+                                             static_cast<size_t>(std::countl_zero(bits)));
+  }
+};
+template <class T>
+struct BfindShift {
+  static uint32_t apply(T a) {
+    const uint32_t at = Bfind<T>::apply(a);
+    return at == UINT32_MAX ? at : static_cast<uint32_t>(8 * sizeof(T) - 1 - at);
+  }
+};
+template <class T>
+struct Bfe {
+  static T apply(T a, uint32_t b, uint32_t c) {
+    const uint32_t position = b & 0xff, length = c & 0xff, msb = 8 * sizeof(T) - 1;
+    T result = 0;
+    const bool fill =
+        std::is_signed_v<T> && length != 0 && (a >> std::min(position + length - 1, msb) & 1);
+    for (uint32_t i = 0; i <= msb; ++i) {
+      const bool bit = i < length && position + i <= msb ? (a >> (position + i) & 1) != 0 : fill;
+      result = static_cast<T>(result | static_cast<T>(uint64_t{bit} << i));
+    }
+    return result;
+  }
+};
+template <class T>
+struct Bfi {
+  static T apply(T a, T b, uint32_t c, uint32_t d) {
+    const uint32_t position = c & 0xff, length = d & 0xff;
+    T result = b;
+    for (uint32_t i = 0; i < length && position + i < 8 * sizeof(T); ++i) {
+      const T mask = static_cast<T>(T{1} << (position + i));
+      result = static_cast<T>((result & ~mask) | ((a >> i & 1) ? mask : 0));
+    }
+    return result;
+  }
+};
+bool pred_and(bool a, bool b) { return a && b; }
+bool pred_or(bool a, bool b) { return a || b; }
+bool pred_xor(bool a, bool b) { return a != b; }
+bool pred_not(bool a) { return !a; }
+bool pred_move(bool a) { return a; }
+
+uint64_t funnel(uint32_t a, uint32_t b) { return uint64_t{b} << 32 | a; }
+uint32_t shf_left_wrap(uint32_t a, uint32_t b, uint32_t c) {
+  return static_cast<uint32_t>(funnel(a, b) << (c & 31) >> 32);
+}
+uint32_t shf_right_wrap(uint32_t a, uint32_t b, uint32_t c) {
+  return static_cast<uint32_t>(funnel(a, b) >> (c & 31));
+}
+uint32_t shf_left_clamp(uint32_t a, uint32_t b, uint32_t c) {
+  return static_cast<uint32_t>(funnel(a, b) << std::min(c, 32u) >> 32);
+}
+uint32_t shf_right_clamp(uint32_t a, uint32_t b, uint32_t c) {
+  return static_cast<uint32_t>(funnel(a, b) >> std::min(c, 32u));
+}
+
+uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = funnel(a, b);
+  uint32_t result = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t pick = selector >> (4 * i) & 15;
+    uint32_t byte = static_cast<uint32_t>(bytes >> (8 * (pick & 7))) & 255;
+    if (pick & 8) byte = byte & 128 ? 255 : 0;
+    result |= byte << (8 * i);
+  }
+  return result;
+}
+
+void lop3(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t *a = block.row(in.a), *b = block.row(in.b), *c = block.row(in.c);
+  const uint8_t table = in.mode;
+  for_each(lanes, [=](uint32_t i) {
+    uint64_t result = 0;
+    for (uint32_t k = 0; k < 8; ++k) {
+      if (!(table >> k & 1)) continue;
+      result |= (k & 4 ? a[i] : ~a[i]) & (k & 2 ? b[i] : ~b[i]) & (k & 1 ? c[i] : ~c[i]);
+    }
+    d[i] = result;
+  });
+}
+
+template <template <class> class Op, auto PREDICATE>
+void decode_logic(Decoding& d) {
+  const Type type = d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  if (d.n_operands() > 2) d.out.b = d.value(2, type);
+  d.out.handler = type == Type::PRED ? Map<PREDICATE>::run : for_bits<Op>(type);
+}
+
+template <template <class> class Op>
+void decode_unary(Decoding& d) {
+  const Type type = d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  d.out.handler = for_integer<Op>(type);
+}
+
+template <template <class> class Op>
+void decode_shift(Decoding& d) {
+  const Type type = d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  d.out.b = d.value(2, Type::U32);
+  d.out.handler = for_integer<Op>(type);
+}
+
+void decode_funnel(Decoding& d) {
+  const bool left = d.modifiers.take_one({"l", "r"}) == 0;
+  const bool wrap = d.modifiers.take_one({"wrap", "clamp"}) == 0;
+  d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, Type::B32);
+  d.out.b = d.value(2, Type::B32);
+  d.out.c = d.value(3, Type::B32);
+  d.out.handler = left ? (wrap ? Map<shf_left_wrap>::run : Map<shf_left_clamp>::run)
+                       : (wrap ? Map<shf_right_wrap>::run : Map<shf_right_clamp>::run);
+}
+
+void decode_field(Decoding& d) {
+  const Type type = d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  if (d.source.opcode.front() == "bfe") {
+    d.out.b = d.value(2, Type::U32);
+    d.out.c = d.value(3, Type::U32);
+    d.out.handler = for_integer<Bfe>(type);
+  } else {
+    d.out.b = d.value(2, type);
+    d.out.c = d.value(3, Type::U32);
+    d.out.d = d.value(4, Type::U32);
+    d.out.handler = for_bits<Bfi>(type);
+  }
+}
+
+void decode_bfind(Decoding& d) {
+  const bool shift = d.modifiers.take("shiftamt");
+  if (shift) {
+    decode_unary<BfindShift>(d);
+  } else {
+    decode_unary<Bfind>(d);
+  }
+}
+
+void decode_lop3(Decoding& d) {
+  const Type type = d.modifiers.take_type();
+  if (type != Type::B32 || d.operand(4).kind != ptx::Operand::Kind::INTEGER)
+    d.fail("not supported");
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  d.out.b = d.value(2, type);
+  d.out.c = d.value(3, type);
+  d.out.mode = static_cast<uint8_t>(d.operand(4).value);
+  d.out.handler = lop3;
+}
+
+void decode_permute(Decoding& d) {
+  d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, Type::B32);
+  d.out.b = d.value(2, Type::B32);
+  d.out.c = d.value(3, Type::B32);
+  d.out.handler = Map<permute>::run;
+}
+
+void pack(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const std::vector<Row>& parts = block.vector(in);
+  const uint32_t n_bits = 8 * size_bytes(in.type) / static_cast<uint32_t>(parts.size());
+  for_each(lanes, [&](uint32_t i) {
+    uint64_t result = 0;
+    for (size_t k = 0; k < parts.size(); ++k)
+      result |= (block.row(parts[k])[i] & ((1ull << n_bits) - 1)) << (k * n_bits);
+    d[i] = result;
+  });
+}
+
+void unpack(Block& block, const Instruction& in, const Lanes& lanes) {
+  const uint64_t* a = block.row(in.a);
+  const std::vector<Row>& parts = block.vector(in);
+  const uint32_t n_bits = 8 * size_bytes(in.type) / static_cast<uint32_t>(parts.size());
+  for_each(lanes, [&](uint32_t i) {
+    const uint64_t value = a[i];
+    for (size_t k = 0; k < parts.size(); ++k)
+      block.row(parts[k])[i] = value >> (k * n_bits) & ((1ull << n_bits) - 1);
+  });
+}
+
+uint64_t read_clock() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
+}
+
+void clock_value(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t now = read_clock() >> in.imm;
+  for_each(lanes, [=](uint32_t i) { d[i] = now; });
+}
+
+void decode_mov(Decoding& d) {
+  using Kind = ptx::Operand::Kind;
+  const Type type = d.modifiers.take_type();
+  d.out.type = type;
+  const std::string_view name = d.operand(1).name;
+  if (d.operand(1).kind == Kind::VECTOR) {
+    d.set_dst();
+    d.out.extra = d.decoder.add_vector(d.operand(1), type, false);
+    d.out.handler = pack;
+  } else if (d.operand(0).kind == Kind::VECTOR) {
+    d.out.a = d.value(1, type);
+    d.out.extra = d.decoder.add_vector(d.operand(0), type, true);
+    d.out.handler = unpack;
+  } else if (name == "%clock" || name == "%clock64" || name == "%clock_hi" ||
+             name == "%globaltimer" || name == "%globaltimer_lo" || name == "%globaltimer_hi") {
+    d.set_dst();
+    d.out.imm = name.ends_with("_hi") ? 32 : 0;
+    d.out.handler = clock_value;
+  } else {
+    d.set_dst();
+    d.out.a = d.value(1, type);
+    if (type == Type::PRED)
+      d.out.handler = Map<pred_move>::run;
+    else if (size_bytes(type) == 8)
+      d.out.handler = Map<Move<uint64_t>::apply>::run;
+    else if (size_bytes(type) == 4)
+      d.out.handler = Map<Move<uint32_t>::apply>::run;
+    else if (size_bytes(type) == 2)
+      d.out.handler = Map<Move<uint16_t>::apply>::run;
+  }
+}
+
+}  // namespace
+
+void add_bit_operations(OperationTable* table) {
+  OperationTable& t = *table;
+  t["and"] = decode_logic<And, pred_and>;
+  t["or"] = decode_logic<Or, pred_or>;
+  t["xor"] = decode_logic<Xor, pred_xor>;
+  t["not"] = decode_logic<Not, pred_not>;
+  t["cnot"] = decode_unary<CNot>;
+  t["shl"] = decode_shift<Shl>;
+  t["shr"] = decode_shift<Shr>;
+  t["shf"] = decode_funnel;
+  t["popc"] = decode_unary<Popc>;
+  t["clz"] = decode_unary<Clz>;
+  t["brev"] = decode_unary<Brev>;
+  t["bfind"] = decode_bfind;
+  t["bfe"] = t["bfi"] = decode_field;
+  t["lop3"] = decode_lop3;
+  t["prmt"] = decode_permute;
+  t["mov"] = decode_mov;
+}
+
+}  // namespace software_gpu

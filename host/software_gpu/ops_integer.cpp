@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer arithmetic: add sub mul mad div rem min max neg abs sad, with carries, and mul24.
+#include <cstdlib>
+
+#include "decoder.h"
+#include "map.h"
+
+namespace software_gpu {
+
+void decode_float_arithmetic(Decoding& d);  // ops_float.cpp: the same names on floating types
+
+namespace {
+
+template <class T>
+using U = std::make_unsigned_t<T>;
+
+// Arithmetic wraps: done on unsigned values, in 64 bits where C++ would promote to int.
+template <class T>
+struct Add {
+  static T apply(T a, T b) { return static_cast<T>(uint64_t(a) + uint64_t(b)); }
+};
+template <class T>
+struct Sub {
+  static T apply(T a, T b) { return static_cast<T>(uint64_t(a) - uint64_t(b)); }
+};
+template <class T>
+struct MulLo {
+  static T apply(T a, T b) { return static_cast<T>(uint64_t(a) * uint64_t(b)); }
+};
+template <class T>
+struct MadLo {
+  static T apply(T a, T b, T c) { return static_cast<T>(uint64_t(a) * uint64_t(b) + uint64_t(c)); }
+};
+
+template <class T>
+struct WideOf;
+template <>
+struct WideOf<uint16_t> {
+  using type = uint32_t;
+};
+template <>
+struct WideOf<int16_t> {
+  using type = int32_t;
+};
+template <>
+struct WideOf<uint32_t> {
+  using type = uint64_t;
+};
+template <>
+struct WideOf<int32_t> {
+  using type = int64_t;
+};
+template <>
+struct WideOf<uint64_t> {
+  using type = unsigned __int128;
+};
+template <>
+struct WideOf<int64_t> {
+  using type = __int128;
+};
+template <class T>
+using Wide = typename WideOf<T>::type;
+
+template <class T>
+struct MulHi {
+  static T apply(T a, T b) { return static_cast<T>((Wide<T>(a) * Wide<T>(b)) >> (8 * sizeof(T))); }
+};
+template <class T>
+struct MadHi {
+  static T apply(T a, T b, T c) { return Add<T>::apply(MulHi<T>::apply(a, b), c); }
+};
+template <class T>
+struct MulWide {
+  static Wide<T> apply(T a, T b) { return Wide<T>(a) * Wide<T>(b); }
+};
+template <class T>
+struct MadWide {
+  static Wide<T> apply(T a, T b, Wide<T> c) {
+    return static_cast<Wide<T>>(uint64_t(Wide<T>(a) * Wide<T>(b)) + uint64_t(c));
+  }
+};
+// Division by zero is unspecified in PTX; NVIDIA's GPUs give all ones.
+template <class T>
+struct Div {
+  static T apply(T a, T b) {
+    if (b == 0) return static_cast<T>(-1);
+    if constexpr (std::is_signed_v<T>)
+      if (b == -1) return Sub<T>::apply(0, a);
+    return static_cast<T>(a / b);
+  }
+};
+template <class T>
+struct Rem {
+  static T apply(T a, T b) {
+    if (b == 0) return a;
+    if constexpr (std::is_signed_v<T>)
+      if (b == -1) return 0;
+    return static_cast<T>(a % b);
+  }
+};
+template <class T>
+struct Min {
+  static T apply(T a, T b) { return a < b ? a : b; }
+};
+template <class T>
+struct Max {
+  static T apply(T a, T b) { return a > b ? a : b; }
+};
+template <class T>
+struct Neg {
+  static T apply(T a) { return Sub<T>::apply(0, a); }
+};
+template <class T>
+struct Abs {
+  static T apply(T a) { return a < 0 ? Sub<T>::apply(0, a) : a; }
+};
+template <class T>
+struct Sad {
+  static T apply(T a, T b, T c) {
+    return Add<T>::apply(c, a < b ? Sub<T>::apply(b, a) : Sub<T>::apply(a, b));
+  }
+};
+int32_t add_saturated(int32_t a, int32_t b) {
+  const int64_t sum = int64_t{a} + b;
+  return static_cast<int32_t>(std::min<int64_t>(std::max<int64_t>(sum, INT32_MIN), INT32_MAX));
+}
+int32_t sub_saturated(int32_t a, int32_t b) {
+  const int64_t difference = int64_t{a} - b;
+  return static_cast<int32_t>(
+      std::min<int64_t>(std::max<int64_t>(difference, INT32_MIN), INT32_MAX));
+}
+uint32_t mul24_lo(uint32_t a, uint32_t b) { return (a & 0xffffff) * (b & 0xffffff); }
+int32_t mul24_lo_signed(int32_t a, int32_t b) {
+  const int64_t x = static_cast<int32_t>(static_cast<uint32_t>(a) << 8) >> 8;
+  const int64_t y = static_cast<int32_t>(static_cast<uint32_t>(b) << 8) >> 8;
+  return static_cast<int32_t>(static_cast<uint32_t>(x * y));
+}
+
+template <template <class> class Op>
+Handler for_widening(Type type) {
+  switch (type) {
+    case Type::U16:
+      return Map<Op<uint16_t>::apply>::run;
+    case Type::U32:
+      return Map<Op<uint32_t>::apply>::run;
+    case Type::S16:
+      return Map<Op<int16_t>::apply>::run;
+    case Type::S32:
+      return Map<Op<int32_t>::apply>::run;
+    default:
+      return nullptr;
+  }
+}
+
+template <template <class> class Op>
+Handler for_signed(Type type) {
+  return is_signed(type) ? for_integer<Op>(type) : nullptr;
+}
+
+/// add.cc, addc, sub.cc, subc, mad.cc, madc: `mode` bit 0 reads the carry, bit 1 writes it.
+enum CarryKind : uint8_t { READS = 1, WRITES = 2 };
+
+template <class T, bool SUBTRACT>
+void add_with_carry(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  uint64_t* carry = block.row(in.c);
+  const uint64_t* a = block.row(in.a);
+  const uint64_t* b = block.row(in.b);
+  const bool reads = in.mode & READS, writes = in.mode & WRITES;
+  for_each(lanes, [=](uint32_t i) {
+    const T x = static_cast<T>(a[i]), y = static_cast<T>(b[i]);
+    const T extra = reads ? static_cast<T>(carry[i] & 1) : 0;
+    T partial, sum;
+    const bool over =
+        SUBTRACT ? __builtin_sub_overflow(x, y, &partial) : __builtin_add_overflow(x, y, &partial);
+    const bool over2 = SUBTRACT ? __builtin_sub_overflow(partial, extra, &sum)
+                                : __builtin_add_overflow(partial, extra, &sum);
+    d[i] = sum;
+    if (writes) carry[i] = over || over2;
+  });
+}
+
+void decode_carry_add(Decoding& d, bool subtract) {
+  const bool writes = d.modifiers.take("cc");
+  d.out.mode = static_cast<uint8_t>((d.source.opcode.front().back() == 'c' ? READS : 0) |
+                                    (writes ? WRITES : 0));
+  const Type type = d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  d.out.b = d.value(2, type);
+  d.out.c = d.decoder.carry();
+  if (size_bytes(type) == 4)
+    d.out.handler = subtract ? add_with_carry<uint32_t, true> : add_with_carry<uint32_t, false>;
+  if (size_bytes(type) == 8)
+    d.out.handler = subtract ? add_with_carry<uint64_t, true> : add_with_carry<uint64_t, false>;
+}
+
+bool has_float_type(const Decoding& d) {
+  for (const std::string_view part : d.source.opcode)
+    if (is_float(type_from_name(part))) return true;
+  return false;
+}
+
+/// `name type d, a, b, c` with as many operands as the source has.
+Type take_operands(Decoding& d) {
+  const Type type = d.modifiers.take_type();
+  d.set_dst();
+  d.out.a = d.value(1, type);
+  if (d.n_operands() > 2) d.out.b = d.value(2, type);
+  if (d.n_operands() > 3) d.out.c = d.value(3, type);
+  return type;
+}
+
+void decode_add(Decoding& d) {
+  if (has_float_type(d)) return decode_float_arithmetic(d);
+  for (const std::string_view part : d.source.opcode)
+    if (part == "cc") return decode_carry_add(d, false);
+  const bool saturate = d.modifiers.take("sat");
+  const Type type = take_operands(d);
+  d.out.handler = saturate ? Map<add_saturated>::run : for_bits<Add>(type);
+}
+
+void decode_sub(Decoding& d) {
+  if (has_float_type(d)) return decode_float_arithmetic(d);
+  for (const std::string_view part : d.source.opcode)
+    if (part == "cc") return decode_carry_add(d, true);
+  const bool saturate = d.modifiers.take("sat");
+  const Type type = take_operands(d);
+  d.out.handler = saturate ? Map<sub_saturated>::run : for_bits<Sub>(type);
+}
+
+enum Part { LO, HI, WIDE };
+
+void decode_mul(Decoding& d) {
+  if (has_float_type(d)) return decode_float_arithmetic(d);
+  const int part = d.modifiers.take_one({"lo", "hi", "wide"}, LO);
+  const Type type = take_operands(d);
+  d.out.handler = part == LO   ? for_bits<MulLo>(type)
+                  : part == HI ? for_integer<MulHi>(type)
+                               : for_widening<MulWide>(type);
+}
+
+void decode_mad(Decoding& d) {
+  if (has_float_type(d)) return decode_float_arithmetic(d);
+  const int part = d.modifiers.take_one({"lo", "hi", "wide"}, LO);
+  const bool writes = d.modifiers.take("cc");
+  const bool reads = d.source.opcode.front() == "madc";
+  const Type type = take_operands(d);
+  if (reads || writes) {  // product into a scratch row, then an addition with carry
+    Instruction product = d.out;
+    product.dst = d.decoder.scratch();
+    product.handler = part == LO ? for_bits<MulLo>(type) : for_integer<MulHi>(type);
+    if (!product.handler || part == WIDE) d.fail("this type is not supported");
+    d.decoder.emit(product);
+    d.out.a = product.dst;
+    d.out.b = d.out.c;
+    d.out.c = d.decoder.carry();
+    d.out.mode = static_cast<uint8_t>((reads ? READS : 0) | (writes ? WRITES : 0));
+    d.out.handler =
+        size_bytes(type) == 8 ? add_with_carry<uint64_t, false> : add_with_carry<uint32_t, false>;
+    return;
+  }
+  d.out.handler = part == LO   ? for_bits<MadLo>(type)
+                  : part == HI ? for_integer<MadHi>(type)
+                               : for_widening<MadWide>(type);
+}
+
+void decode_mul24(Decoding& d) {
+  if (!d.modifiers.take("lo")) d.fail("only .lo is supported");
+  d.out.handler = is_signed(take_operands(d)) ? Map<mul24_lo_signed>::run : Map<mul24_lo>::run;
+}
+
+template <template <class> class Op>
+void decode_either(Decoding& d) {
+  if (has_float_type(d)) return decode_float_arithmetic(d);
+  d.out.handler = for_integer<Op>(take_operands(d));
+}
+
+template <template <class> class Op>
+void decode_signed(Decoding& d) {
+  if (has_float_type(d)) return decode_float_arithmetic(d);
+  d.out.handler = for_signed<Op>(take_operands(d));
+}
+
+}  // namespace
+
+void add_integer_operations(OperationTable* table) {
+  OperationTable& t = *table;
+  t["add"] = decode_add;
+  t["sub"] = decode_sub;
+  t["addc"] = [](Decoding& d) { decode_carry_add(d, false); };
+  t["subc"] = [](Decoding& d) { decode_carry_add(d, true); };
+  t["mul"] = decode_mul;
+  t["mad"] = t["madc"] = decode_mad;
+  t["mul24"] = decode_mul24;
+  t["div"] = decode_either<Div>;
+  t["rem"] = decode_either<Rem>;
+  t["min"] = decode_either<Min>;
+  t["max"] = decode_either<Max>;
+  t["neg"] = decode_signed<Neg>;
+  t["abs"] = decode_signed<Abs>;
+  t["sad"] = decode_either<Sad>;
+}
+
+}  // namespace software_gpu

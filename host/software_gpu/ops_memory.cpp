@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads, stores, fences. Every access is atomic on its own (a plain instruction on the CPU), so
+// that programs that race as GPU programs may are defined here too.
+#include <cstring>
+
+#include "decoder.h"
+#include "map.h"
+
+namespace software_gpu {
+
+void full_fence() {
+  // A read-modify-write orders everything on x86 and, unlike a fence, is understood by TSan.
+  static std::atomic<int> word;
+  word.fetch_add(0, std::memory_order_seq_cst);
+}
+
+namespace {
+
+/// Signed values are extended to the slot, because the register may be wider than the type.
+template <class T>
+uint64_t extended(T value) {
+  if constexpr (std::is_signed_v<T>)
+    return static_cast<uint64_t>(static_cast<int64_t>(value));
+  else
+    return value;
+}
+
+template <class T>
+void load(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t* a = block.row(in.a);
+  const uint64_t offset = static_cast<uint64_t>(in.imm);
+  for_each(lanes, [&](uint32_t i) {
+    const char* from = block.resolve(in, i, a[i] + offset, sizeof(T), sizeof(T));
+    if (from)
+      d[i] = extended<T>(__atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_ACQUIRE));
+  });
+}
+
+template <class T>
+void store(Block& block, const Instruction& in, const Lanes& lanes) {
+  const uint64_t* a = block.row(in.a);
+  const uint64_t* b = block.row(in.b);
+  const uint64_t offset = static_cast<uint64_t>(in.imm);
+  for_each(lanes, [&](uint32_t i) {
+    char* to = block.resolve(in, i, a[i] + offset, sizeof(T), sizeof(T));
+    if (to) __atomic_store_n(reinterpret_cast<T*>(to), static_cast<T>(b[i]), __ATOMIC_RELEASE);
+  });
+}
+
+template <class T>
+void load_vector(Block& block, const Instruction& in, const Lanes& lanes) {
+  const uint64_t* a = block.row(in.a);
+  const std::vector<Row>& rows = block.vector(in);
+  const uint64_t offset = static_cast<uint64_t>(in.imm);
+  const uint32_t n_bytes = static_cast<uint32_t>(sizeof(T) * rows.size());
+  for_each(lanes, [&](uint32_t i) {
+    const char* from = block.resolve(in, i, a[i] + offset, n_bytes, n_bytes);
+    if (!from) return;
+    uint64_t values[4];  // a destination may be the address register
+    for (size_t k = 0; k < rows.size(); ++k)
+      values[k] =
+          extended<T>(__atomic_load_n(reinterpret_cast<const T*>(from) + k, __ATOMIC_ACQUIRE));
+    for (size_t k = 0; k < rows.size(); ++k) block.row(rows[k])[i] = values[k];
+  });
+}
+
+template <class T>
+void store_vector(Block& block, const Instruction& in, const Lanes& lanes) {
+  const uint64_t* a = block.row(in.a);
+  const std::vector<Row>& rows = block.vector(in);
+  const uint64_t offset = static_cast<uint64_t>(in.imm);
+  const uint32_t n_bytes = static_cast<uint32_t>(sizeof(T) * rows.size());
+  for_each(lanes, [&](uint32_t i) {
+    char* to = block.resolve(in, i, a[i] + offset, n_bytes, n_bytes);
+    if (!to) return;
+    for (size_t k = 0; k < rows.size(); ++k)
+      __atomic_store_n(reinterpret_cast<T*>(to) + k, static_cast<T>(block.row(rows[k])[i]),
+                       __ATOMIC_RELEASE);
+  });
+}
+
+/// A kernel's parameter: the same for all threads, its place checked when decoded.
+template <class T>
+void load_parameter(Block& block, const Instruction& in, const Lanes& lanes) {
+  T value;
+  memcpy(&value, reinterpret_cast<const char*>(block.launch().parameters.data()) + in.imm,
+         sizeof value);
+  const uint64_t slot = extended<T>(value);
+  uint64_t* d = block.row(in.dst);
+  for_each(lanes, [=](uint32_t i) { d[i] = slot; });
+}
+
+/// Parameters of called functions lie in rows; `imm` is the bit position in the slot.
+template <class T>
+void load_row(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t* a = block.row(in.a);
+  const int64_t shift = in.imm;
+  for_each(lanes, [=](uint32_t i) { d[i] = extended<T>(static_cast<T>(a[i] >> shift)); });
+}
+
+template <class T>
+void store_row(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t* b = block.row(in.b);
+  const int64_t shift = in.imm;
+  const uint64_t mask = static_cast<uint64_t>(std::make_unsigned_t<T>(-1)) << shift;
+  for_each(lanes, [=](uint32_t i) { d[i] = (d[i] & ~mask) | (b[i] << shift & mask); });
+}
+
+struct Handlers {
+  Handler load, store, load_vector, store_vector, load_parameter, load_row, store_row;
+};
+
+template <class T>
+constexpr Handlers HANDLERS = {load<T>,           store<T>,    load_vector<T>, store_vector<T>,
+                               load_parameter<T>, load_row<T>, store_row<T>};
+
+const Handlers* handlers(Type type) {
+  switch (type) {
+    case Type::S8:
+      return &HANDLERS<int8_t>;
+    case Type::S16:
+      return &HANDLERS<int16_t>;
+    case Type::S32:
+      return &HANDLERS<int32_t>;
+    case Type::PRED:
+    case Type::NONE:
+      return nullptr;
+    default:
+      break;
+  }
+  switch (size_bytes(type)) {
+    case 1:
+      return &HANDLERS<uint8_t>;
+    case 2:
+      return &HANDLERS<uint16_t>;
+    case 4:
+      return &HANDLERS<uint32_t>;
+    default:
+      return &HANDLERS<uint64_t>;
+  }
+}
+
+Type take_memory_modifiers(Decoding& d) {
+  Modifiers& m = d.modifiers;
+  m.ignore({"volatile", "weak", "relaxed", "acquire", "release", "mmio"});
+  m.ignore({"cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"});
+  m.ignore({"L1::evict_normal", "L1::evict_last", "L1::evict_first", "L1::evict_unchanged",
+            "L1::no_allocate"});
+  m.ignore({"L2::64B", "L2::128B", "L2::256B"});
+  m.ignore({"global", "const"});
+  if (m.take("shared")) d.out.space = Space::SHARED;
+  if (m.take("local")) d.out.space = Space::LOCAL;
+  d.out.n_vector = m.take_vector();
+  return m.take_type();
+}
+
+/// True when the access was to a parameter and is decoded.
+bool decode_parameter_access(Decoding& d, const Handlers& handlers, Type type, bool is_load) {
+  const ptx::Operand& address = d.operand(is_load ? 0 + 1 : 0);
+  const ptx::Operand& value = d.operand(is_load ? 0 : 1);
+  const Symbol* symbol = address.name.empty() ? nullptr : d.decoder.find(address.name);
+  if (!symbol ||
+      (symbol->kind != Symbol::Kind::ENTRY_PARAMETER && symbol->kind != Symbol::Kind::ROWS))
+    return false;
+  const Symbol target = *symbol;
+  const std::vector<ptx::Operand> elements =
+      d.out.n_vector > 1 ? value.elements : std::vector<ptx::Operand>{value};
+  const uint32_t element_bytes = size_bytes(type);
+  for (size_t k = 0; k < elements.size(); ++k) {
+    Instruction out = d.out;
+    const uint64_t offset = static_cast<uint64_t>(address.value) + k * element_bytes;
+    if (target.kind == Symbol::Kind::ENTRY_PARAMETER) {
+      const uint64_t position = target.value + offset;
+      if (!is_load) d.fail("a kernel's parameters cannot be written");
+      if (position + element_bytes > d.decoder.function().parameter_bytes)
+        d.fail("beyond the kernel's parameters");
+      out.imm = static_cast<int64_t>(position);
+      out.handler = handlers.load_parameter;
+    } else {
+      const Row row = static_cast<Row>(target.value + offset / 8);
+      out.imm = static_cast<int64_t>(offset % 8 * 8);
+      out.handler = is_load ? handlers.load_row : handlers.store_row;
+      (is_load ? out.a : out.dst) = row;
+    }
+    if (is_load)
+      out.dst = d.decoder.destination(elements[k]);
+    else
+      out.b = d.decoder.value(elements[k], type);
+    if (k + 1 < elements.size())
+      d.decoder.emit(out);
+    else
+      d.out = out;
+  }
+  return true;
+}
+
+void decode_load(Decoding& d) {
+  const bool parameter = d.modifiers.take("param") || d.modifiers.take("param::entry") ||
+                         d.modifiers.take("param::func");
+  const Type type = take_memory_modifiers(d);
+  const Handlers* h = handlers(type);
+  if (!h) d.fail("this type is not supported");
+  if (parameter && decode_parameter_access(d, *h, type, true)) return;
+  d.decoder.address(d.operand(1), &d.out);
+  if (d.out.n_vector > 1) {
+    d.out.extra = d.decoder.add_vector(d.operand(0), type, true);
+    d.out.handler = h->load_vector;
+    if (d.operand(0).elements.size() != d.out.n_vector) d.fail("wrong number of elements");
+  } else {
+    d.set_dst();
+    d.out.handler = h->load;
+  }
+}
+
+void decode_store(Decoding& d) {
+  const bool parameter = d.modifiers.take("param") || d.modifiers.take("param::func");
+  const Type type = take_memory_modifiers(d);
+  const Handlers* h = handlers(type);
+  if (!h) d.fail("this type is not supported");
+  if (parameter) {
+    if (!decode_parameter_access(d, *h, type, false)) d.fail("unknown parameter");
+    return;
+  }
+  d.decoder.address(d.operand(0), &d.out);
+  if (d.out.n_vector > 1) {
+    d.out.extra = d.decoder.add_vector(d.operand(1), type, false);
+    d.out.handler = h->store_vector;
+    if (d.operand(1).elements.size() != d.out.n_vector) d.fail("wrong number of elements");
+  } else {
+    d.out.b = d.value(1, type);
+    d.out.handler = h->store;
+  }
+}
+
+void fence(Block&, const Instruction&, const Lanes&) { full_fence(); }
+void nothing(Block&, const Instruction&, const Lanes&) {}
+
+void decode_fence(Decoding& d) {
+  d.modifiers.ignore({"cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"});
+  d.out.handler = fence;
+}
+
+void decode_prefetch(Decoding& d) {
+  d.modifiers.ignore({"global", "local", "L1", "L2", "L2::evict_last", "L2::evict_normal"});
+  d.out.handler = nothing;
+}
+
+}  // namespace
+
+void add_memory_operations(OperationTable* table) {
+  (*table)["ld"] = (*table)["ldu"] = decode_load;
+  (*table)["st"] = decode_store;
+  (*table)["membar"] = (*table)["fence"] = decode_fence;
+  (*table)["prefetch"] = (*table)["prefetchu"] = decode_prefetch;
+}
+
+}  // namespace software_gpu

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which threads of a block run next. Threads at the same place run together; of several places the
+// deepest call and then the lowest instruction goes first, which makes diverged threads meet again.
+// That order alone would spin for ever on a lock whose holder stands further down, so a group that
+// keeps jumping back has to let another one have a turn.
+#include <algorithm>
+#include <utility>
+
+#include "block.h"
+#include "builtins.h"
+
+namespace software_gpu {
+namespace {
+
+constexpr uint32_t MAX_BACKWARD_BRANCHES = 1024;  // before another group gets a turn
+constexpr size_t MAX_ROW_WORDS = (1ull << 30) / 8;
+
+bool same_frame(const Frame* a, const Frame* b) {
+  while (a != b) {
+    if (!a || !b || a->function != b->function || a->return_pc != b->return_pc ||
+        a->first_row != b->first_row || a->local_base_bytes != b->local_base_bytes)
+      return false;
+    a = a->caller.get();
+    b = b->caller.get();
+  }
+  return true;
+}
+
+bool same_place(const Group& a, const Group& b) {
+  return a.pc == b.pc && same_frame(a.frame.get(), b.frame.get());
+}
+
+bool goes_first(const Group& a, const Group& b) {
+  return a.frame->depth != b.frame->depth ? a.frame->depth > b.frame->depth : a.pc < b.pc;
+}
+
+void merge_into(Group* group, const Group& other) {
+  std::vector<uint16_t> merged(group->lanes.size() + other.lanes.size());
+  std::merge(group->lanes.begin(), group->lanes.end(), other.lanes.begin(), other.lanes.end(),
+             merged.begin());
+  group->lanes = std::move(merged);
+}
+
+std::vector<uint16_t> without(const std::vector<uint16_t>& all, const std::vector<uint16_t>& some) {
+  std::vector<uint16_t> rest;
+  std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::back_inserter(rest));
+  return rest;
+}
+
+}  // namespace
+
+Block::State Block::run(uint64_t n_instructions) {
+  while (n_instructions-- > 0) {
+    if (!selected_ && !select_group()) return State::FINISHED;
+    const Instruction& in = function_->code[current_.pc];
+    if (in.control == Control::ORDINARY) [[likely]] {
+      ++current_.pc;
+      const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
+      if (lanes.count != 0) in.handler(*this, in, lanes);
+    } else {
+      step(in);
+    }
+    if (launch_.fault.load(std::memory_order_relaxed) != CUDA_SUCCESS) return State::FINISHED;
+    if (selected_ && current_.pc >= stop_pc_) deselect_group();
+  }
+  return State::UNFINISHED;
+}
+
+bool Block::select_group() {
+  if (runnable_.empty()) {
+    if (waiting_.empty()) return false;
+    // Nobody can move. Threads that a warp instruction waits for will not come: go on without them.
+    release_warp_waiters();
+    force_warp_ = true;
+    if (runnable_.empty()) {
+      function_ = waiting_.front().group.frame->function;
+      fault(*waiting_.front().instruction, waiting_.front().group.lanes.front(),
+            CUDA_ERROR_LAUNCH_FAILED, "barrier that the other threads never reach");
+      return false;
+    }
+  }
+  unfair_turn_ = std::exchange(next_turn_unfair_, false);
+  auto best = runnable_.begin();
+  for (auto it = best + 1; it < runnable_.end(); ++it)
+    if (unfair_turn_ ? it->last_turn < best->last_turn : goes_first(*it, *best)) best = it;
+  current_ = std::move(*best);
+  runnable_.erase(best);
+  for (size_t i = 0; i < runnable_.size();) {
+    if (same_place(runnable_[i], current_)) {
+      merge_into(&current_, runnable_[i]);
+      runnable_.erase(runnable_.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  selected_ = true;
+  current_.last_turn = ++n_turns_;
+  function_ = current_.frame->function;
+  first_row_ = current_.frame->first_row;
+  n_backward_ = 0;
+  update_stop_pc();
+  return true;
+}
+
+void Block::deselect_group() {
+  runnable_.push_back(std::move(current_));
+  selected_ = false;
+}
+
+void Block::update_stop_pc() {
+  stop_pc_ = UINT32_MAX;
+  if (unfair_turn_) return;
+  for (const Group& group : runnable_)
+    if (group.frame->depth == current_.frame->depth) stop_pc_ = std::min(stop_pc_, group.pc);
+}
+
+Lanes Block::active_lanes(const Instruction& in) {
+  const uint64_t* predicate = row(in.predicate);
+  predicated_.clear();
+  for (const uint16_t lane : current_.lanes)
+    if ((predicate[lane] & 1) != in.predicate_negated) predicated_.push_back(lane);
+  const uint32_t count = static_cast<uint32_t>(predicated_.size());
+  if (count == 0) return {nullptr, 0, 0, true};
+  const bool contiguous = uint32_t{predicated_.back()} - predicated_.front() + 1 == count;
+  return {predicated_.data(), predicated_.front(), count, contiguous};
+}
+
+std::vector<uint16_t> Block::lane_list(const Lanes& lanes) const {
+  std::vector<uint16_t> list;
+  list.reserve(lanes.count);
+  for_each(lanes, [&](uint32_t lane) { list.push_back(static_cast<uint16_t>(lane)); });
+  return list;
+}
+
+void Block::step(const Instruction& in) {
+  switch (in.control) {
+    case Control::BRANCH:
+      return step_branch(in);
+    case Control::BRANCH_INDEXED:
+      return step_branch_indexed(in);
+    case Control::CALL:
+      return step_call(in);
+    case Control::RETURN:
+      return step_return(in, false);
+    case Control::EXIT:
+      return step_return(in, true);
+    case Control::BARRIER:
+      return step_barrier(in);
+    case Control::WARP:
+      return step_warp(in);
+    case Control::TRAP: {
+      const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
+      ++current_.pc;
+      if (lanes.count != 0) fault(in, lanes.first, CUDA_ERROR_LAUNCH_FAILED, "trap");
+      return;
+    }
+    case Control::ORDINARY:
+      return;
+  }
+}
+
+/// Part of the current group continues elsewhere.
+void Block::split_off(const std::vector<uint16_t>& lanes, uint32_t pc) {
+  Group group;
+  group.pc = pc;
+  group.frame = current_.frame;
+  group.last_turn = current_.last_turn;
+  group.lanes = lanes;
+  current_.lanes = without(current_.lanes, lanes);
+  runnable_.push_back(std::move(group));
+}
+
+void Block::jumped_to(uint32_t target, uint32_t from) {
+  current_.pc = target;
+  if (target > from || ++n_backward_ < MAX_BACKWARD_BRANCHES || runnable_.empty()) return;
+  deselect_group();
+  next_turn_unfair_ = true;
+}
+
+void Block::step_branch(const Instruction& in) {
+  const uint32_t from = current_.pc;
+  if (in.predicate == NO_ROW) return jumped_to(in.target, from);
+  const Lanes taken = active_lanes(in);
+  if (taken.count == current_.lanes.size()) return jumped_to(in.target, from);
+  ++current_.pc;
+  if (taken.count == 0) return;
+  split_off(std::vector<uint16_t>(predicated_), in.target);
+  if (in.target <= from && !unfair_turn_) return deselect_group();
+  update_stop_pc();
+}
+
+void Block::step_branch_indexed(const Instruction& in) {
+  const std::vector<uint32_t>& table = function_->tables[in.extra];
+  const uint64_t* index = row(in.a);
+  const std::vector<uint16_t> lanes =
+      lane_list(in.predicate == NO_ROW ? current_.view() : active_lanes(in));
+  ++current_.pc;
+  for (uint32_t target = 0; target < table.size(); ++target) {
+    std::vector<uint16_t> here;
+    for (const uint16_t lane : lanes)
+      if (static_cast<uint32_t>(index[lane]) == target) here.push_back(lane);
+    if (!here.empty()) split_off(here, table[target]);
+  }
+  if (current_.lanes.empty()) {
+    selected_ = false;
+  } else {
+    deselect_group();
+  }
+}
+
+void Block::step_call(const Instruction& in) {
+  const Call& call = function_->calls[in.extra];
+  const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
+  if (lanes.count == 0 || call.builtin != Builtin::NONE) {
+    ++current_.pc;
+    if (lanes.count != 0) run_builtin(*this, in, call, lanes);
+    return;
+  }
+  Group group;
+  group.lanes = lane_list(lanes);
+  group.frame = current_.frame;
+  group.last_turn = current_.last_turn;
+  const Function* callee = call.callee;
+  if (!callee) {  // indirect: the threads of one target go together, the others come back here
+    const uint64_t* pointer = row(call.pointer);
+    const uint64_t target = pointer[group.lanes.front()];
+    for (const auto& [name, function] : launch_.module->functions)
+      if (reinterpret_cast<uint64_t>(function.get()) == target) callee = function.get();
+    if (!callee || callee->is_entry || callee->parameters.size() != call.arguments.size() ||
+        callee->results.size() != call.results.size())
+      return fault(in, lanes.first, CUDA_ERROR_LAUNCH_FAILED, "call of something not a function");
+    std::erase_if(group.lanes, [&](uint16_t lane) { return pointer[lane] != target; });
+  }
+  enter_callee(in, call, *callee, std::move(group));
+}
+
+void Block::enter_callee(const Instruction& in, const Call& call, const Function& callee,
+                         Group group) {
+  auto frame = std::make_shared<Frame>();
+  frame->caller = current_.frame;
+  frame->function = &callee;
+  frame->call = &call;
+  frame->return_pc = current_.pc + 1;
+  frame->first_row = first_row_ + function_->n_rows;
+  frame->local_base_bytes =
+      (current_.frame->local_base_bytes + function_->local_bytes + 15) / 16 * 16;
+  frame->depth = current_.frame->depth + 1;
+  const size_t n_words = (size_t{frame->first_row} + callee.n_rows) * n_threads_;
+  if (frame->local_base_bytes + callee.local_bytes > local_bytes_ || n_words > MAX_ROW_WORDS)
+    return fault(in, group.lanes.front(), CUDA_ERROR_LAUNCH_FAILED, "call stack overflow");
+  if (rows_.size() < n_words) rows_.resize(n_words);
+  group.frame = std::move(frame);
+  fill_constants(group, false);
+  for (size_t i = 0; i < callee.parameters.size(); ++i) {
+    const uint32_t n_rows = (callee.parameters[i].size_bytes + 7) / 8;
+    for (uint32_t k = 0; k < n_rows; ++k) {
+      const uint64_t* from = row(call.arguments[i] + k);
+      uint64_t* to =
+          rows_.data() + size_t{group.frame->first_row + callee.parameters[i].row + k} * n_threads_;
+      for (const uint16_t lane : group.lanes) to[lane] = from[lane];
+    }
+  }
+  // Predicated-off threads skip the call; those of another indirect target repeat it.
+  std::vector<uint16_t> rest = without(current_.lanes, group.lanes);
+  if (!rest.empty()) {
+    std::vector<uint16_t> skipping;
+    if (in.predicate != NO_ROW) {
+      const uint64_t* predicate = row(in.predicate);
+      for (const uint16_t lane : rest)
+        if ((predicate[lane] & 1) == in.predicate_negated) skipping.push_back(lane);
+    }
+    if (!skipping.empty()) split_off(skipping, current_.pc + 1);
+    rest = without(rest, skipping);
+    if (!rest.empty()) split_off(rest, current_.pc);
+  }
+  runnable_.push_back(std::move(group));
+  selected_ = false;
+}
+
+void Block::step_return(const Instruction& in, bool exit) {
+  const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
+  if (lanes.count == 0) {
+    ++current_.pc;
+    return;
+  }
+  Group leaving;
+  leaving.lanes = lane_list(lanes);
+  const Frame& frame = *current_.frame;
+  if (!exit && frame.caller) {
+    const Function& callee = *frame.function;
+    for (size_t i = 0; i < callee.results.size(); ++i) {
+      for (uint32_t k = 0; k < (callee.results[i].size_bytes + 7) / 8; ++k) {
+        const uint64_t* from = row(callee.results[i].row + k);
+        uint64_t* to = rows_.data() +
+                       size_t{frame.caller->first_row + frame.call->results[i] + k} * n_threads_;
+        for (const uint16_t lane : leaving.lanes) to[lane] = from[lane];
+      }
+    }
+    leaving.pc = frame.return_pc;
+    leaving.frame = frame.caller;
+    leaving.last_turn = current_.last_turn;
+  }
+  current_.lanes = without(current_.lanes, leaving.lanes);
+  ++current_.pc;
+  if (current_.lanes.empty()) {
+    selected_ = false;
+  } else {
+    deselect_group();
+  }
+  if (leaving.frame) {
+    runnable_.push_back(std::move(leaving));
+  } else {
+    retire(leaving.lanes);
+  }
+}
+
+void Block::retire(const std::vector<uint16_t>& lanes) {
+  for (const uint16_t lane : lanes) live_[lane] = 0;
+  n_live_ -= static_cast<uint32_t>(lanes.size());
+  if (waiting_.empty()) return;
+  release_warp_waiters();  // they look again at who still lives
+  check_barriers();
+}
+
+void Block::release_warp_waiters() {
+  for (size_t i = 0; i < waiting_.size();) {
+    if (waiting_[i].at_barrier) {
+      ++i;
+      continue;
+    }
+    runnable_.push_back(std::move(waiting_[i].group));
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+void Block::step_barrier(const Instruction& in) {
+  const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
+  const uint32_t pc = current_.pc++;
+  if (lanes.count == 0) return;
+  Waiting waiting{};
+  waiting.instruction = &in;
+  waiting.at_barrier = true;
+  waiting.barrier = static_cast<uint32_t>(row(in.a)[lanes.first]);
+  waiting.n_expected = in.b == NO_ROW ? 0 : static_cast<uint32_t>(row(in.b)[lanes.first]);
+  waiting.arrived_only = in.mode == BARRIER_ARRIVE;
+  waiting.group.pc = pc + 1;
+  waiting.group.frame = current_.frame;
+  waiting.group.last_turn = current_.last_turn;
+  waiting.group.lanes = lane_list(lanes);
+  if (!waiting.arrived_only) {
+    current_.lanes = without(current_.lanes, waiting.group.lanes);
+    if (current_.lanes.empty()) {
+      selected_ = false;
+    } else {
+      deselect_group();
+    }
+  }
+  waiting_.push_back(std::move(waiting));
+  check_barriers();
+}
+
+void Block::check_barriers() {
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    if (!waiting_[i].at_barrier) continue;
+    const uint32_t id = waiting_[i].barrier;
+    uint32_t n_arrived = 0, n_expected = 0;
+    for (const Waiting& other : waiting_) {
+      if (!other.at_barrier || other.barrier != id) continue;
+      n_arrived += static_cast<uint32_t>(other.group.lanes.size());
+      n_expected = std::max(n_expected, other.n_expected);
+    }
+    if (n_arrived < (n_expected == 0 ? n_live_ : std::min(n_expected, n_live_))) continue;
+    finish_barrier(id);
+    i = static_cast<size_t>(-1);  // waiting_ changed: look from the start
+  }
+}
+
+void Block::finish_barrier(uint32_t id) {
+  uint32_t n_true = 0, n_total = 0;
+  for (const Waiting& waiting : waiting_) {
+    const Instruction& in = *waiting.instruction;
+    if (!waiting.at_barrier || waiting.barrier != id || in.c == NO_ROW) continue;
+    const uint64_t* value =
+        rows_.data() + size_t{waiting.group.frame->first_row + in.c} * n_threads_;
+    for (const uint16_t lane : waiting.group.lanes)
+      n_true += ((value[lane] & 1) != 0) != in.operand_negated;
+    n_total += static_cast<uint32_t>(waiting.group.lanes.size());
+  }
+  for (size_t i = 0; i < waiting_.size();) {
+    Waiting& waiting = waiting_[i];
+    if (!waiting.at_barrier || waiting.barrier != id) {
+      ++i;
+      continue;
+    }
+    const Instruction& in = *waiting.instruction;
+    if (in.dst != NO_ROW) {
+      const uint64_t result = in.mode == BARRIER_POPC  ? n_true
+                              : in.mode == BARRIER_AND ? n_true == n_total
+                                                       : n_true != 0;
+      uint64_t* to = rows_.data() + size_t{waiting.group.frame->first_row + in.dst} * n_threads_;
+      for (const uint16_t lane : waiting.group.lanes) to[lane] = result;
+    }
+    if (!waiting.arrived_only) runnable_.push_back(std::move(waiting.group));
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  if (selected_) update_stop_pc();
+}
+
+void Block::step_warp(const Instruction& in) {
+  // Those who wait at this very instruction take part.
+  for (size_t i = 0; i < waiting_.size();) {
+    if (!waiting_[i].at_barrier && same_place(waiting_[i].group, current_)) {
+      merge_into(&current_, waiting_[i].group);
+      waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
+  std::vector<uint16_t> absent;  // threads whose warp is not complete yet
+  if (lanes.count != 0 && in.d != NO_ROW && !force_warp_) {
+    const uint64_t* member_mask = row(in.d);
+    uint32_t needed[32] = {}, present[32] = {}, live[32];
+    for (uint32_t warp = 0; warp * 32 < n_threads_; ++warp) live[warp] = warp_live_mask(warp);
+    for_each(lanes, [&](uint32_t lane) {
+      present[lane / 32] |= 1u << lane % 32;
+      needed[lane / 32] |= static_cast<uint32_t>(member_mask[lane]) & live[lane / 32];
+    });
+    for_each(lanes, [&](uint32_t lane) {
+      if (needed[lane / 32] & ~present[lane / 32]) absent.push_back(static_cast<uint16_t>(lane));
+    });
+  }
+  if (!absent.empty()) {
+    const std::vector<uint16_t> participants = lane_list(lanes);
+    const std::vector<uint16_t> bystanders = without(current_.lanes, participants);
+    const uint32_t pc = current_.pc;
+    if (!bystanders.empty()) split_off(bystanders, pc + 1);
+    Waiting waiting{};
+    waiting.instruction = &in;
+    waiting.group.pc = pc;
+    waiting.group.frame = current_.frame;
+    waiting.group.last_turn = current_.last_turn;
+    waiting.group.lanes = absent;
+    current_.lanes = without(current_.lanes, absent);
+    waiting_.push_back(std::move(waiting));
+    if (current_.lanes.empty()) {
+      selected_ = false;
+    } else {
+      deselect_group();  // the complete warps come back to this instruction
+    }
+    return;
+  }
+  ++current_.pc;
+  force_warp_ = false;
+  if (lanes.count != 0) in.handler(*this, in, lanes);
+}
+
+}  // namespace software_gpu
