@@ -26,7 +26,8 @@ bool fill(uint64_t begin, uint64_t end) {
 }  // namespace
 
 bool fill_above_window(uint64_t window, std::string* error) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
+  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),
+                                                   &std::fclose);
   if (maps == nullptr) {
     *error = "cannot read /proc/self/maps";
     return false;
@@ -46,7 +47,8 @@ bool fill_above_window(uint64_t window, std::string* error) {
     }
     free_begin = std::max<uint64_t>(free_begin, end);
   }
-  (void)fill(free_begin, USER_END);  // above the stack and vdso: what is left is too small to matter
+  (void)fill(free_begin,
+             USER_END);  // above the stack and vdso: what is left is too small to matter
   return true;
 }
 

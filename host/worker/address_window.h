@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the kernel place whatever libcuda maps below the session's window (PROTOCOL.md §2.2), so that the guest can keep the same
-// addresses free.
+// Makes the kernel place whatever libcuda maps below the session's window (PROTOCOL.md §2.2), so
+// that the guest can keep the same addresses free.
 #pragma once
 
 #include <cstddef>

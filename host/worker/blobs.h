@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images on their way from the guest, in private memory: nothing parses what the guest can still change.
+// Images on their way from the guest, in private memory: nothing parses what the guest can still
+// change.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,8 @@ bool load_driver(const char* path, DriverTable* table, std::string* error);
 // "CUDA_ERROR_X (n)" by the loaded driver.
 std::string error_name(const DriverTable& driver, CUresult error);
 
-// Errors after which a context answers nothing else (CUDA 13.0 cuda.h: "the process must be terminated and relaunched").
+// Errors after which a context answers nothing else (CUDA 13.0 cuda.h: "the process must be
+// terminated and relaunched").
 bool is_sticky(CUresult error);
 
 }  // namespace kvgpu::worker

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host to guest: replies, callbacks, printed output. Any thread may send; the ring's producer is locked here.
+// Host to guest: replies, callbacks, printed output. Any thread may send; the ring's producer is
+// locked here.
 #pragma once
+
+#include <cuda.h>
 
 #include <atomic>
 #include <mutex>
-
-#include <cuda.h>
 
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/ring.h"
@@ -24,7 +25,8 @@ class EventRing {
   }
 
  private:
-  // Waits while the guest does not empty the ring; gives up when the session ends. A broken credit ends it.
+  // Waits while the guest does not empty the ring; gives up when the session ends. A broken credit
+  // ends it.
   void send_parts(wire::Op op, uint64_t call_id, Part first, Part second);
 
   std::mutex mutex_;

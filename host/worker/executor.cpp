@@ -98,8 +98,8 @@ struct EnqueueHead {
 void Executor::execute(const Task& queued) {
   Task task = queued;
   if (task.op->route == Route::BLOCK) {
-    // The caller waits for the reply: the record may leave ring order from here on. What came before it on other devices must be
-    // done, too.
+    // The caller waits for the reply: the record may leave ring order from here on. What came
+    // before it on other devices must be done, too.
     auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
     task.body = *bytes;
     auto before = session_->dependencies(device_);
@@ -113,7 +113,8 @@ void Executor::execute(const Task& queued) {
     EnqueueHead head;
     if (!task.read(&head)) session_->violation(task);
     task.stream = session_->handles.stream(head.stream);
-    if (task.stream == nullptr || task.stream->context->device != device_) session_->violation(task);
+    if (task.stream == nullptr || task.stream->context->device != device_)
+      session_->violation(task);
   }
   run_task(*session_, task);
 }

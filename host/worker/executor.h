@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One per device: takes records in ring order and makes the driver calls. Work that blocks is started here and finished by the
-// pool, so that nothing that waits in the driver stops other threads or other devices (docs/architecture.md).
+// One per device: takes records in ring order and makes the driver calls. Work that blocks is
+// started here and finished by the pool, so that nothing that waits in the driver stops other
+// threads or other devices (docs/architecture.md).
 #pragma once
 
 #include <atomic>
@@ -17,13 +18,14 @@ namespace kvgpu::worker {
 
 class Session;
 
-// Single producer (the reader), single consumer (the executor), private memory. Keeps records in place until they are done.
+// Single producer (the reader), single consumer (the executor), private memory. Keeps records in
+// place until they are done.
 class TaskQueue {
  public:
   TaskQueue();
 
-  // Producer. Room for a record of this size, contiguous; waits while the queue is full, which makes the ring fill and the guest
-  // wait, as it would natively.
+  // Producer. Room for a record of this size, contiguous; waits while the queue is full, which
+  // makes the ring fill and the guest wait, as it would natively.
   std::byte* reserve(uint32_t padded_bytes);
   void commit(uint64_t seq, uint64_t position, const OpInfo* op);
 

@@ -49,7 +49,9 @@ class HandleTable {
     *to = static_cast<T>(found->second);
     return true;
   }
-  [[nodiscard]] std::shared_ptr<Stream> stream(wire::Handle handle) const { return find(streams_, handle); }
+  [[nodiscard]] std::shared_ptr<Stream> stream(wire::Handle handle) const {
+    return find(streams_, handle);
+  }
   [[nodiscard]] std::shared_ptr<Context> context(wire::Handle handle) const {
     return find(contexts_, handle);
   }
@@ -78,7 +80,8 @@ class HandleTable {
   // A reset context takes all that was made in it along.
   void remove_streams_of(wire::Handle context) {
     const std::unique_lock lock(mutex_);
-    std::erase_if(streams_, [&](const auto& item) { return item.second->context_handle == context; });
+    std::erase_if(streams_,
+                  [&](const auto& item) { return item.second->context_handle == context; });
   }
 
   template <typename Visit>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fat binary layout as public projects describe it (vosen/ZLUDA): a 16-byte header, then entries of 64 bytes or more.
+// Fat binary layout as public projects describe it (vosen/ZLUDA): a 16-byte header, then entries of
+// 64 bytes or more.
 #include "image.h"
 
 #include <lz4.h>
@@ -51,7 +52,8 @@ bool entry_may_print(const FatbinEntry& entry, std::span<const std::byte> stored
   const auto* packed = reinterpret_cast<const char*>(stored.data());
   const bool ok =
       entry.flags & FLAG_ZSTD
-          ? !ZSTD_isError(ZSTD_decompress(unpacked.data(), unpacked.size(), packed, entry.packed_bytes))
+          ? !ZSTD_isError(
+                ZSTD_decompress(unpacked.data(), unpacked.size(), packed, entry.packed_bytes))
           : LZ4_decompress_safe(packed, unpacked.data(), static_cast<int>(entry.packed_bytes),
                                 static_cast<int>(unpacked.size())) >= 0;
   return !ok || mentions_printing({unpacked.data(), unpacked.size()});

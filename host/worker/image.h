@@ -7,7 +7,8 @@
 
 namespace kvgpu::worker {
 
-// May code of this image print (printf, assert)? Where it cannot be told (an unknown compression), yes.
+// May code of this image print (printf, assert)? Where it cannot be told (an unknown compression),
+// yes.
 bool may_print(std::span<const std::byte> image);
 
 // Is it a fat binary without its wrapper?

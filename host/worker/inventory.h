@@ -9,7 +9,8 @@
 
 namespace kvgpu::worker {
 
-[[nodiscard]] CUresult list_devices(const DriverTable& driver, std::vector<wire::DeviceInfo>* devices);
+[[nodiscard]] CUresult list_devices(const DriverTable& driver,
+                                    std::vector<wire::DeviceInfo>* devices);
 
 // One JSON object on standard output; the exit status of `kvgpu-worker --inventory`.
 int print_inventory(const DriverTable& driver);

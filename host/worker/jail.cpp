@@ -77,7 +77,8 @@ bool change_root(const JailConfig& config, std::string* error) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     return fail(error, "make mounts private");
   }
-  // The driver's folder may lie under NEW_ROOT in a test: a bind mount made first keeps it reachable by this descriptor.
+  // The driver's folder may lie under NEW_ROOT in a test: a bind mount made first keeps it
+  // reachable by this descriptor.
   const fs::path driver_folder = fs::path(config.driver_path).parent_path();
   const int driver_fd = open(driver_folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (mount("kvgpu", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m") != 0) {

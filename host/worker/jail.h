@@ -2,8 +2,9 @@
 // What a worker gives up before it reads the guest's first record.
 #pragma once
 
-#include <string>
 #include <sys/types.h>
+
+#include <string>
 
 namespace kvgpu::worker {
 
@@ -13,8 +14,9 @@ struct JailConfig {
   std::string driver_path;  // its folder stays visible, read-only
 };
 
-// New mount, network and IPC namespaces; a root with nothing but system libraries, /proc, /sys and /dev/nvidia*; no capabilities, no
-// new privileges; another uid. Needs root. False: `error` says which step failed.
+// New mount, network and IPC namespaces; a root with nothing but system libraries, /proc, /sys and
+// /dev/nvidia*; no capabilities, no new privileges; another uid. Needs root. False: `error` says
+// which step failed.
 [[nodiscard]] bool enter_jail(const JailConfig& config, std::string* error);
 
 // The part that needs no root: no new privileges, no descriptors but ours.

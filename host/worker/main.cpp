@@ -46,28 +46,54 @@ uint64_t number(const char* text) {
 
 Options parse(int argc, char** argv) {
   enum { SESSION = 1, REGION, BLOCK, WINDOW, DRIVER, DEVICES, UID, GID, NO_JAIL, INVENTORY };
-  const option known[] = {{"session", 1, nullptr, SESSION},  {"region-bytes", 1, nullptr, REGION},
-                          {"block-offset", 1, nullptr, BLOCK}, {"window", 1, nullptr, WINDOW},
-                          {"driver", 1, nullptr, DRIVER},    {"devices", 1, nullptr, DEVICES},
-                          {"uid", 1, nullptr, UID},          {"gid", 1, nullptr, GID},
-                          {"no-jail", 0, nullptr, NO_JAIL},  {"inventory", 0, nullptr, INVENTORY},
+  const option known[] = {{"session", 1, nullptr, SESSION},
+                          {"region-bytes", 1, nullptr, REGION},
+                          {"block-offset", 1, nullptr, BLOCK},
+                          {"window", 1, nullptr, WINDOW},
+                          {"driver", 1, nullptr, DRIVER},
+                          {"devices", 1, nullptr, DEVICES},
+                          {"uid", 1, nullptr, UID},
+                          {"gid", 1, nullptr, GID},
+                          {"no-jail", 0, nullptr, NO_JAIL},
+                          {"inventory", 0, nullptr, INVENTORY},
                           {nullptr, 0, nullptr, 0}};
   Options options;
   options.session.region_fd = REGION_FD;
   options.session.kick_fd = KICK_FD;
   for (int which; (which = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
     switch (which) {
-      case SESSION: options.session.session_id = static_cast<uint32_t>(number(optarg)); break;
-      case REGION: options.session.region_bytes = number(optarg); break;
-      case BLOCK: options.session.block_offset = number(optarg); break;
-      case WINDOW: options.session.window = number(optarg); break;
-      case DRIVER: options.jail.driver_path = optarg; break;
-      case DEVICES: setenv("CUDA_VISIBLE_DEVICES", optarg, 1); break;
-      case UID: options.jail.uid = static_cast<uid_t>(number(optarg)); break;
-      case GID: options.jail.gid = static_cast<gid_t>(number(optarg)); break;
-      case NO_JAIL: options.no_jail = true; break;
-      case INVENTORY: options.inventory = true; break;
-      default: usage();
+      case SESSION:
+        options.session.session_id = static_cast<uint32_t>(number(optarg));
+        break;
+      case REGION:
+        options.session.region_bytes = number(optarg);
+        break;
+      case BLOCK:
+        options.session.block_offset = number(optarg);
+        break;
+      case WINDOW:
+        options.session.window = number(optarg);
+        break;
+      case DRIVER:
+        options.jail.driver_path = optarg;
+        break;
+      case DEVICES:
+        setenv("CUDA_VISIBLE_DEVICES", optarg, 1);
+        break;
+      case UID:
+        options.jail.uid = static_cast<uid_t>(number(optarg));
+        break;
+      case GID:
+        options.jail.gid = static_cast<gid_t>(number(optarg));
+        break;
+      case NO_JAIL:
+        options.no_jail = true;
+        break;
+      case INVENTORY:
+        options.inventory = true;
+        break;
+      default:
+        usage();
     }
   }
   if (options.jail.driver_path.empty()) usage();

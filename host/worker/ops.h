@@ -13,8 +13,9 @@ namespace kvgpu::worker {
 enum class Route : uint8_t {
   ENQUEUE,  // gives work to a stream; the device's executor, in ring order
   EXECUTE,  // quick driver call; the device's executor, in ring order
-  BLOCK,    // may block in the driver: started in ring order, finished by the pool. Its caller waits for the reply
-  DIRECT,   // the reader itself
+  BLOCK,   // may block in the driver: started in ring order, finished by the pool. Its caller waits
+           // for the reply
+  DIRECT,  // the reader itself
 };
 
 using Handler = CUresult (*)(Session&, const Task&, ReplyWriter&);

@@ -10,7 +10,8 @@ class EventRing;
 
 class Output {
  public:
-  // Puts a memory file in the place of descriptor 1: writing there never blocks, whoever reads when.
+  // Puts a memory file in the place of descriptor 1: writing there never blocks, whoever reads
+  // when.
   [[nodiscard]] bool capture();
   // Sends what has been printed since. Called after each real synchronisation, before its reply.
   void deliver(EventRing& events);

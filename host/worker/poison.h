@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A deferred error stops everything that would enqueue or read GPU work until the guest has been told (PROTOCOL.md §3.1).
+// A deferred error stops everything that would enqueue or read GPU work until the guest has been
+// told (PROTOCOL.md §3.1).
 #pragma once
 
 #include <cuda.h>
@@ -17,13 +18,16 @@ class Poison {
  public:
   explicit Poison(HostPage* page) : page_(page) {}
 
-  // Must a record with this sequence number be skipped? The records between the failure and its acknowledgement.
+  // Must a record with this sequence number be skipped? The records between the failure and its
+  // acknowledgement.
   bool stops(uint64_t seq) const {
-    return seq > from_.load(std::memory_order_acquire) && seq < until_.load(std::memory_order_acquire);
+    return seq > from_.load(std::memory_order_acquire) &&
+           seq < until_.load(std::memory_order_acquire);
   }
   CUresult error() const { return error_.load(std::memory_order_acquire); }
 
-  // Record `seq` has failed. The first error counts until it is acknowledged; a sticky one replaces it and stays.
+  // Record `seq` has failed. The first error counts until it is acknowledged; a sticky one replaces
+  // it and stays.
   void fail(uint64_t seq, uint64_t position, uint16_t opcode, CUresult error, bool sticky) {
     const std::lock_guard lock(mutex_);
     const bool pending = from_ != NEVER && until_ == NEVER;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for driver calls that block. Each task's caller waits in the guest for the reply, so there are never more tasks than
-// guest threads.
+// Threads for driver calls that block. Each task's caller waits in the guest for the reply, so
+// there are never more tasks than guest threads.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,8 @@ namespace kvgpu::worker {
 
 class Pool {
  public:
-  explicit Pool(std::function<void()> on_thread_start) : on_thread_start_(std::move(on_thread_start)) {}
+  explicit Pool(std::function<void()> on_thread_start)
+      : on_thread_start_(std::move(on_thread_start)) {}
 
   void submit(std::function<void()> work);
 

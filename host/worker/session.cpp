@@ -20,8 +20,8 @@ void end_session(const std::string& reason, ExitStatus status) {
   _exit(static_cast<int>(status));
 }
 
-// Each thread that calls the driver: captures of the guest must not make calls of other threads illegal; the guest library keeps the
-// rules of its own threads.
+// Each thread that calls the driver: captures of the guest must not make calls of other threads
+// illegal; the guest library keeps the rules of its own threads.
 void prepare_driver_thread(const DriverTable& driver) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   if (driver.cuThreadExchangeStreamCaptureMode != nullptr) {
@@ -172,7 +172,8 @@ void Session::read_commands() {
 void Session::sleep_until_kicked() {
   if (commands_.unpublished()) commands_.publish();
   store_release(host_page->need_wakeup, ++n_sleeps_);
-  // The guest commits, then looks at need_wakeup; we set it, then look for a commit: one of us sees the other.
+  // The guest commits, then looks at need_wakeup; we set it, then look for a commit: one of us sees
+  // the other.
   fence_full();
   wire::Header header;
   if (!commands_.peek(&header) && commands_.error() == RingError::NONE) {
@@ -220,12 +221,10 @@ void Session::handle_direct(const Task& task) {
   }
 }
 
-void Session::start_watching() {
-  std::thread(&Session::watch, this).detach();
-}
+void Session::start_watching() { std::thread(&Session::watch, this).detach(); }
 
-// A GPU that faults writes no number: somebody has to ask. Only while marks are outstanding, and on a stream of our own, so that no
-// capture of the guest is disturbed.
+// A GPU that faults writes no number: somebody has to ask. Only while marks are outstanding, and on
+// a stream of our own, so that no capture of the guest is disturbed.
 void Session::watch() {
   prepare_driver_thread(*driver);
   for (;;) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One guest process's session: what the reader, the executors and the handlers share.
 //
-// Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked up. Locks: none is held while
-// another is taken, except HandleTable's while a driver call is watched.
+// Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked
+// up. Locks: none is held while another is taken, except HandleTable's while a driver call is
+// watched.
 #pragma once
 
 #include <atomic>
@@ -40,7 +41,8 @@ struct SessionConfig {
 
 enum class ExitStatus { ENDED = 0, FAILED = 1, VIOLATION = 3 };
 
-// Ends the process, which is the session. The driver frees all that it had; nothing is unwound on purpose.
+// Ends the process, which is the session. The driver frees all that it had; nothing is unwound on
+// purpose.
 [[noreturn]] void end_session(const std::string& reason, ExitStatus status);
 
 class Session {
@@ -73,7 +75,8 @@ class Session {
   // A record that breaks the protocol ends the session.
   [[noreturn]] CUresult violation(const Task& task);
 
-  // Makes progress words, slab and extents known to the driver, once, when the first context exists.
+  // Makes progress words, slab and extents known to the driver, once, when the first context
+  // exists.
   [[nodiscard]] CUresult register_session_memory();
   void forget_registrations();  // the context they were made in is gone
   [[nodiscard]] CUresult add_extent(uint64_t region_off, uint64_t len_bytes);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spin briefly, then give way. With few cores spinning only takes the time of whoever is waited for.
+// Spin briefly, then give way. With few cores spinning only takes the time of whoever is waited
+// for.
 #pragma once
 
 #include <chrono>

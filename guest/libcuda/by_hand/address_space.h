@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the addresses of device and session memory free in this process (PROTOCOL.md §2.2), so that each device address is unique here,
-// as UVA promises.
+// Keeps the addresses of device and session memory free in this process (PROTOCOL.md §2.2), so that
+// each device address is unique here, as UVA promises.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@
 
 namespace kvgpu::guest {
 
-// CUDA 13.0, cuThreadExchangeStreamCaptureMode: "potentially unsafe" calls are forbidden while certain captures go on.
+// CUDA 13.0, cuThreadExchangeStreamCaptureMode: "potentially unsafe" calls are forbidden while
+// certain captures go on.
 enum class CaptureRule { ALLOWED, FORBIDDEN };
 
 class Call {

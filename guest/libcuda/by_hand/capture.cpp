@@ -12,19 +12,21 @@ namespace kvgpu::guest {
 
 namespace {
 
-std::mutex mutex;                              // guards the map and Stream::capture changes
+std::mutex mutex;                                    // guards the map and Stream::capture changes
 auto& captures = *new std::map<uint64_t, Capture*>;  // going on, by id
 std::atomic<uint64_t> n_captures{0};
 std::atomic<uint64_t> next_capture_id{1};
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-// Does this capture forbid unsafe calls to the calling thread? (CUDA 13.0 cuda.h, cuThreadExchangeStreamCaptureMode)
+// Does this capture forbid unsafe calls to the calling thread? (CUDA 13.0 cuda.h,
+// cuThreadExchangeStreamCaptureMode)
 bool forbids_here(const Capture& capture) {
   if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
   if (pthread_equal(capture.origin_thread, pthread_self())) {
     return capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
   }
-  return thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+         capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
 }  // namespace
@@ -45,7 +47,8 @@ CUresult unsafe_call_allowed() {
 }
 
 CUresult enqueue_allowed(Stream& stream) {
-  if (!any_capture()) [[likely]] return CUDA_SUCCESS;
+  if (!any_capture()) [[likely]]
+    return CUDA_SUCCESS;
   if (const Capture* own = stream.capture.load(std::memory_order_acquire)) {
     return own->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   }
@@ -85,7 +88,8 @@ CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   const wire::StreamRef body{stream.handle};
   const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
   if (result != CUDA_SUCCESS) return result;
-  auto* const capture = new Capture{next_capture_id++, mode, pthread_self(), &stream, stream.context};
+  auto* const capture =
+      new Capture{next_capture_id++, mode, pthread_self(), &stream, stream.context};
   capture->implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
   const std::lock_guard lock(mutex);
   captures.emplace(capture->id, capture);
@@ -120,7 +124,8 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
     n_captures.fetch_sub(1, std::memory_order_release);
     const std::lock_guard streams_lock(stream->context->mutex);
     for (Stream* member : stream->context->streams) {
-      if (member->capture.load() == capture) member->capture.store(nullptr, std::memory_order_release);
+      if (member->capture.load() == capture)
+        member->capture.store(nullptr, std::memory_order_release);
     }
   }
   if (result == CUDA_SUCCESS && capture->invalid) {
@@ -140,9 +145,10 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
   CUresult error = CUDA_SUCCESS;
   Stream* const stream = find_stream(hStream, &error);
   if (stream == nullptr) return error;
-  if (const CUresult bad = enqueue_allowed(*stream); bad == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return bad;
+  if (const CUresult bad = enqueue_allowed(*stream); bad == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+    return bad;
   const Capture* const capture = stream->capture.load(std::memory_order_acquire);
-  *captureStatus = capture == nullptr   ? CU_STREAM_CAPTURE_STATUS_NONE
+  *captureStatus = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
                    : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return CUDA_SUCCESS;
@@ -150,9 +156,11 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
 
 CUresult stream_get_capture_info_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
                                     cuuint64_t* id_out, CUgraph* graph_out,
-                                    const CUgraphNode** dependencies_out, size_t* numDependencies_out) {
+                                    const CUgraphNode** dependencies_out,
+                                    size_t* numDependencies_out) {
   const CUresult result = stream_is_capturing(hStream, captureStatus_out);
-  if (result != CUDA_SUCCESS || *captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
+  if (result != CUDA_SUCCESS || *captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    return result;
   if (graph_out != nullptr || dependencies_out != nullptr || numDependencies_out != nullptr) {
     return static_cast<CUresult>(refuse_part("cuStreamGetCaptureInfo with graph or dependencies"));
   }
@@ -166,7 +174,8 @@ CUresult stream_get_capture_info_v2(CUstream hStream, CUstreamCaptureStatus* cap
 CUresult stream_get_capture_info_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
                                     cuuint64_t* id_out, CUgraph* graph_out,
                                     const CUgraphNode** dependencies_out,
-                                    const CUgraphEdgeData** edgeData_out, size_t* numDependencies_out) {
+                                    const CUgraphEdgeData** edgeData_out,
+                                    size_t* numDependencies_out) {
   if (edgeData_out != nullptr) {
     return static_cast<CUresult>(refuse_part("cuStreamGetCaptureInfo with edge data"));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream capture: mode, origin thread and legality are kept here, since the worker's threads are not the program's. While a stream
-// captures, its records are sent with a reply, so that the driver's own verdict comes back at once.
+// Stream capture: mode, origin thread and legality are kept here, since the worker's threads are
+// not the program's. While a stream captures, its records are sent with a reply, so that the
+// driver's own verdict comes back at once.
 #pragma once
 
 #include <pthread.h>
@@ -19,14 +20,17 @@ struct Capture {
   Stream* origin;
   Context* context;
   std::atomic<bool> invalid{false};
-  std::atomic<bool> implicit_sync{false};  // a blocking stream takes part: the legacy stream is off limits
+  std::atomic<bool> implicit_sync{
+      false};  // a blocking stream takes part: the legacy stream is off limits
   std::atomic<uint64_t> n_host_functions{0};
 };
 
-// CUDA_SUCCESS, or what a potentially unsafe call gets from this thread now (and the capture it breaks becomes invalid).
+// CUDA_SUCCESS, or what a potentially unsafe call gets from this thread now (and the capture it
+// breaks becomes invalid).
 CUresult unsafe_call_allowed();
 
-// May work be given to this stream now? Legacy stream against captures of blocking streams, and invalid captures.
+// May work be given to this stream now? Legacy stream against captures of blocking streams, and
+// invalid captures.
 CUresult enqueue_allowed(Stream& stream);
 
 // A synchronising call on a capturing stream: breaks the capture.

@@ -30,7 +30,9 @@ struct LastHit {
 };
 thread_local LastHit last_hit;
 
-Context* resolve(CUcontext context) { return context == nullptr ? current_context() : find(context); }
+Context* resolve(CUcontext context) {
+  return context == nullptr ? current_context() : find(context);
+}
 
 }  // namespace
 

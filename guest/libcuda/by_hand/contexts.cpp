@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread's context stack and the primary contexts: guest state; the worker is told when a context begins and ends.
+// The thread's context stack and the primary contexts: guest state; the worker is told when a
+// context begins and ends.
 #include "contexts.h"
 
 #include <vector>
@@ -14,7 +15,8 @@ namespace kvgpu::guest {
 
 namespace {
 
-thread_local std::vector<Context*> context_stack;  // the last one is current; null entries are allowed
+thread_local std::vector<Context*>
+    context_stack;  // the last one is current; null entries are allowed
 
 Context* primary_of(CUdevice device, CUresult* error) {
   Session& session = Session::get();
@@ -40,12 +42,9 @@ CUresult activate(Context& context) {
     legacy->issued = first_number;
     context.legacy = legacy;
   }
-  const wire::ContextRetain body{context.handle,
-                                 context.legacy->handle,
-                                 context.legacy->word,
-                                 static_cast<uint32_t>(context.device),
-                                 context.flags,
-                                 0};
+  const wire::ContextRetain body{context.handle,       context.legacy->handle,
+                                 context.legacy->word, static_cast<uint32_t>(context.device),
+                                 context.flags,        0};
   ReplyBuffer out{&context.info, sizeof context.info};
   const CUresult result =
       session.call(wire::Op::cuDevicePrimaryCtxRetain, context.device, &out, part(body));
@@ -60,8 +59,8 @@ CUresult activate(Context& context) {
 CUresult deactivate(Context& context) {
   run_storage_destructors(context);
   const wire::ContextReset body{context.handle};
-  const CUresult result = Session::get().call(wire::Op::cuDevicePrimaryCtxReset, context.device,
-                                              nullptr, part(body));
+  const CUresult result =
+      Session::get().call(wire::Op::cuDevicePrimaryCtxReset, context.device, nullptr, part(body));
   if (result != CUDA_SUCCESS) return result;
   context.active.store(false, std::memory_order_release);
   for (Stream* stream : context.streams) {
@@ -122,7 +121,8 @@ CUresult device_primary_ctx_get_state(CUdevice dev, unsigned int* flags, int* ac
 
 CUresult device_primary_ctx_set_flags(CUdevice dev, unsigned int flags) {
   constexpr unsigned KNOWN = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
-                             CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+                             CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE |
+                             CU_CTX_SYNC_MEMOPS;
   if ((flags & ~KNOWN) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;
   if (Context* context = primary_of(dev, &error)) context->flags = flags;

@@ -5,11 +5,12 @@
 
 namespace kvgpu::guest {
 
-// The calling thread's current context; null: none. An inactive primary context counts as current, as in the driver.
+// The calling thread's current context; null: none. An inactive primary context counts as current,
+// as in the driver.
 Context* current_context();
 
-// The object behind a stream argument (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, or a handle) in the current context; null and
-// `error` where it is no stream.
+// The object behind a stream argument (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, or a handle)
+// in the current context; null and `error` where it is no stream.
 Stream* find_stream(CUstream stream, CUresult* error);
 
 // A new stream object with a progress word, known to the worker. Null and `error` on failure.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and sets. Pinned memory is copied where it is; pageable memory goes through the slab, piece by piece, while the GPU copies
-// the piece before.
+// Copies and sets. Pinned memory is copied where it is; pageable memory goes through the slab,
+// piece by piece, while the GPU copies the piece before.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -45,7 +45,8 @@ CUresult copy_in_place(const Enqueue& enqueue, wire::Op op, const wire::Copy& bo
   return wait_for(enqueue, number);
 }
 
-CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byte* src, size_t bytes) {
+CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byte* src,
+                         size_t bytes) {
   Staging& staging = Staging::get();
   while (bytes > 0) {
     const size_t n = std::min<size_t>(bytes, Staging::CHUNK_BYTES);
@@ -117,7 +118,8 @@ CUresult copy_htod(CUdeviceptr dst, const void* src, size_t bytes, CUstream stre
   if (src == nullptr || !is_gpu_reachable(dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const auto address = reinterpret_cast<uint64_t>(src);
   if (is_pinned(address, bytes)) {
-    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, {0, 0, dst, address, bytes}, wait);
+    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, {0, 0, dst, address, bytes},
+                         wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
   // Once it is in the slab the source is the caller's again: natively, too, the call returns then.
@@ -131,7 +133,8 @@ CUresult copy_dtoh(void* dst, CUdeviceptr src, size_t bytes, CUstream stream, Wa
   if (dst == nullptr || !is_gpu_reachable(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const auto address = reinterpret_cast<uint64_t>(dst);
   if (is_pinned(address, bytes)) {
-    return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, {0, 0, address, src, bytes}, wait);
+    return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, {0, 0, address, src, bytes},
+                         wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
   return stage_from_device(enqueue, static_cast<std::byte*>(dst), src, bytes);
@@ -141,7 +144,8 @@ CUresult copy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stre
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (bytes == 0) return CUDA_SUCCESS;
-  if (!is_gpu_reachable(dst, bytes) || !is_gpu_reachable(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_gpu_reachable(dst, bytes) || !is_gpu_reachable(src, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   return enqueue.submit(wire::Op::cuMemcpyDtoDAsync_v2, wire::Copy{0, 0, dst, src, bytes});
 }
 
@@ -175,7 +179,8 @@ CUresult set(wire::Op op, CUdeviceptr dst, uint32_t value, size_t n, size_t elem
 
 }  // namespace
 
-CUresult memcpy_htod_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream stream) {
+CUresult memcpy_htod_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                        CUstream stream) {
   return copy_htod(dstDevice, srcHost, ByteCount, stream, Wait::UNTIL_DONE);
 }
 CUresult memcpy_htod_async_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
@@ -185,10 +190,12 @@ CUresult memcpy_htod_async_v2(CUdeviceptr dstDevice, const void* srcHost, size_t
 CUresult memcpy_dtoh_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream stream) {
   return copy_dtoh(dstHost, srcDevice, ByteCount, stream, Wait::UNTIL_DONE);
 }
-CUresult memcpy_dtoh_async_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+CUresult memcpy_dtoh_async_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream) {
   return copy_dtoh(dstHost, srcDevice, ByteCount, hStream, Wait::NO);
 }
-CUresult memcpy_dtod_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream stream) {
+CUresult memcpy_dtod_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                        CUstream stream) {
   return copy_dtod(dstDevice, srcDevice, ByteCount, stream);
 }
 CUresult memcpy_dtod_async_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,

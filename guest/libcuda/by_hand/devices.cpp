@@ -83,7 +83,8 @@ CUresult device_get_attribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
 CUresult device_get_uuid(CUuuid* uuid, CUdevice dev) {
   CUresult error;
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const auto* info = find_device(dev, &error)) std::memcpy(uuid->bytes, info->uuid, sizeof info->uuid);
+  if (const auto* info = find_device(dev, &error))
+    std::memcpy(uuid->bytes, info->uuid, sizeof info->uuid);
   return error;
 }
 
@@ -107,7 +108,8 @@ CUresult device_get_by_pci_bus_id(CUdevice* dev, const char* pciBusId) {
   for (size_t i = 0; i < devices.size(); ++i) {
     const char* known = devices[i].info.pci_bus_id;
     const char* short_form = std::strchr(known, ':');  // without the domain
-    if (strcasecmp(known, pciBusId) == 0 || (short_form && strcasecmp(short_form + 1, pciBusId) == 0)) {
+    if (strcasecmp(known, pciBusId) == 0 ||
+        (short_form && strcasecmp(short_form + 1, pciBusId) == 0)) {
       *dev = static_cast<CUdevice>(i);
       return CUDA_SUCCESS;
     }
@@ -127,7 +129,7 @@ CUresult module_get_loading_mode(CUmoduleLoadingMode* mode) {
   if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const char* wanted = std::getenv("CUDA_MODULE_LOADING");
   *mode = wanted != nullptr && std::strcmp(wanted, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING
-                                                               : CU_MODULE_LAZY_LOADING;
+                                                                 : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
 

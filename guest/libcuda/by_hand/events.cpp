@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An event is a progress number of the stream it was recorded in, and a real event in the worker for times and for other streams.
+// An event is a progress number of the stream it was recorded in, and a real event in the worker
+// for times and for other streams.
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
@@ -23,7 +24,8 @@ Recorded state_of(Event& event) {
 }  // namespace
 
 CUresult event_create(CUevent* phEvent, unsigned int Flags) {
-  constexpr unsigned KNOWN = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  constexpr unsigned KNOWN =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   if (phEvent == nullptr || (Flags & ~KNOWN) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (Flags & CU_EVENT_INTERPROCESS) {
     return static_cast<CUresult>(refuse_part("cuEventCreate with CU_EVENT_INTERPROCESS"));
@@ -56,7 +58,8 @@ CUresult event_record(CUevent hEvent, CUstream hStream) {
 
 CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int flags) {
   if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    return static_cast<CUresult>(refuse_part("cuEventRecordWithFlags with CU_EVENT_RECORD_EXTERNAL"));
+    return static_cast<CUresult>(
+        refuse_part("cuEventRecordWithFlags with CU_EVENT_RECORD_EXTERNAL"));
   }
   if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(hStream);
@@ -74,7 +77,8 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
     return CUDA_SUCCESS;
   }
   uint64_t number;
-  if (const CUresult bad = enqueue.submit_marked(wire::Op::cuEventRecord, body, &number)) return bad;
+  if (const CUresult bad = enqueue.submit_marked(wire::Op::cuEventRecord, body, &number))
+    return bad;
   const std::lock_guard lock(event->mutex);
   event->recorded = true;
   event->capture_id = 0;
@@ -116,7 +120,8 @@ CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
   if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Event* const events[] = {find(hStart), find(hEnd)};
   for (Event* event : events) {
-    if (event == nullptr || (event->flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
+    if (event == nullptr || (event->flags & CU_EVENT_DISABLE_TIMING))
+      return CUDA_ERROR_INVALID_HANDLE;
   }
   const Call call(CaptureRule::FORBIDDEN, events[0]->context);
   if (call.status() != CUDA_SUCCESS) return call.status();

@@ -55,7 +55,8 @@ std::optional<ImageBytes> measure_image(const void* image) {
   const auto* data = static_cast<const std::byte*>(image);
   if (read<uint32_t>(data) == WRAPPER_MAGIC) {
     const auto wrapper = read<Wrapper>(data);
-    // Version 2 (NCCL): prelinked binaries are listed in the fourth field; the first is what counts.
+    // Version 2 (NCCL): prelinked binaries are listed in the fourth field; the first is what
+    // counts.
     const void* inner = wrapper.version == 2 && wrapper.prelinked != nullptr
                             ? read<const void*>(wrapper.prelinked)
                             : wrapper.data;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The digest by which a cudart knows its driver (private table INTEGRITY_CHECK). Described by vosen/ZLUDA (`integrity_check`), seen to
-// agree with driver 580.
+// The digest by which a cudart knows its driver (private table INTEGRITY_CHECK). Described by
+// vosen/ZLUDA (`integrity_check`), seen to agree with driver 580.
 #pragma once
 
 #include <array>

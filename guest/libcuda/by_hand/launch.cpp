@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches: checked here as far as the driver checks before it launches, so that only exhaustion can come late.
+// Launches: checked here as far as the driver checks before it launches, so that only exhaustion
+// can come late.
 #include <cstring>
 
 #include "enqueue.h"
@@ -13,7 +14,8 @@ namespace {
 
 constexpr uint32_t MAX_PARAM_BYTES = 12 * 1024;  // fits a record; see refuse_part below
 
-CUresult check_shape(const Function& function, const wire::DeviceInfo& device, const CUlaunchConfig& c) {
+CUresult check_shape(const Function& function, const wire::DeviceInfo& device,
+                     const CUlaunchConfig& c) {
   const auto limit = [&](CUdevice_attribute id) {
     return static_cast<uint64_t>(device.attributes[id]);
   };
@@ -61,9 +63,12 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
   const void* data = nullptr;
   size_t len = 0;
   for (void** at = extra; at != nullptr && *at != CU_LAUNCH_PARAM_END; at += 2) {
-    if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER) data = at[1];
-    else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE) len = *static_cast<const size_t*>(at[1]);
-    else return CUDA_ERROR_INVALID_VALUE;
+    if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      data = at[1];
+    else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      len = *static_cast<const size_t*>(at[1]);
+    else
+      return CUDA_ERROR_INVALID_VALUE;
   }
   if (len < function.param_bytes || (len > 0 && data == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   if (len > MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
@@ -85,8 +90,10 @@ bool attribute_is_plain(CUlaunchAttributeID id) {
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
     case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return true;
-    default: return false;
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -102,7 +109,8 @@ CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes)
     if (!attribute_is_plain(config.attrs[i].id)) {
       return static_cast<CUresult>(refuse_part("a launch attribute that names an event or a node"));
     }
-    std::memcpy(&attributes->list[attributes->n++], &config.attrs[i], sizeof(wire::LaunchAttribute));
+    std::memcpy(&attributes->list[attributes->n++], &config.attrs[i],
+                sizeof(wire::LaunchAttribute));
   }
   return CUDA_SUCCESS;
 }
@@ -139,9 +147,10 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
 
 }  // namespace
 
-CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                       unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                       unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
+CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                       unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                       unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                       void** kernelParams, void** extra) {
   CUlaunchConfig config{};
   config.gridDimX = gridDimX;
   config.gridDimY = gridDimY;
@@ -154,8 +163,8 @@ CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDim
   return launch(wire::Op::cuLaunchKernel, f, config, kernelParams, extra, NO_ATTRIBUTES);
 }
 
-CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra,
-                          CUstream default_stream) {
+CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                          void** extra, CUstream default_stream) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Attributes attributes;
   if (const CUresult bad = gather_attributes(*config, &attributes)) return bad;
@@ -169,8 +178,8 @@ CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Capture* const capture = enqueue.capture();
-  const uint64_t id = Session::get().add_host_function(
-      [fn, userData](CUresult) { fn(userData); }, capture == nullptr);
+  const uint64_t id = Session::get().add_host_function([fn, userData](CUresult) { fn(userData); },
+                                                       capture == nullptr);
   const wire::HostFunction body{0, 0, id, capture == nullptr};
   const CUresult result = enqueue.submit(wire::Op::cuLaunchHostFunc, body);
   if (result == CUDA_SUCCESS && capture != nullptr) capture->n_host_functions++;
@@ -186,7 +195,8 @@ CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* 
     return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   const uint64_t id = Session::get().add_host_function(
-      [callback, hStream, userData](CUresult status) { callback(hStream, status, userData); }, true);
+      [callback, hStream, userData](CUresult status) { callback(hStream, status, userData); },
+      true);
   return enqueue.submit(wire::Op::cuStreamAddCallback, wire::HostFunction{0, 0, id, 1});
 }
 

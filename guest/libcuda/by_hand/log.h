@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines on the program's standard error. Only what its user must know; KVGPU_LOG=debug says more, KVGPU_LOG=off nothing.
+// Lines on the program's standard error. Only what its user must know; KVGPU_LOG=debug says more,
+// KVGPU_LOG=off nothing.
 #pragma once
 
 #include <string>

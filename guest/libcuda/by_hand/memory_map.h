@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which addresses are CUDA memory: device allocations, globals of modules, pinned host memory. Answers pointer queries and
-// range checks without asking the worker.
+// Which addresses are CUDA memory: device allocations, globals of modules, pinned host memory.
+// Answers pointer queries and range checks without asking the worker.
 #pragma once
 
 #include <map>

@@ -46,7 +46,8 @@ CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Han
   module->context = &call.context_object();
   module->is_library = is_library;
   wire::LoadedImage out;
-  const CUresult result = call.sync(op, wire::LoadImage{call.context(), blob, module->handle}, &out);
+  const CUresult result =
+      call.sync(op, wire::LoadImage{call.context(), blob, module->handle}, &out);
   if (result != CUDA_SUCCESS) {
     tables().modules.remove(module->handle);
     return result;
@@ -93,7 +94,8 @@ CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handl
   return CUDA_SUCCESS;
 }
 
-CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* dptr, size_t* bytes) {
+CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* dptr,
+                    size_t* bytes) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
@@ -103,7 +105,8 @@ CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* 
   const wire::GetGlobal body{call.context(), module->handle, name_bytes, 0};
   const CUresult result = call.sync(op, body, &out, {name, name_bytes});
   if (result != CUDA_SUCCESS) return result;
-  memory_map().add({out.dptr, out.bytes, MemoryKind::GLOBAL, &call.context_object(), 0, 0, module->handle});
+  memory_map().add(
+      {out.dptr, out.bytes, MemoryKind::GLOBAL, &call.context_object(), 0, 0, module->handle});
   if (dptr != nullptr) *dptr = out.dptr;
   if (bytes != nullptr) *bytes = out.bytes;
   return CUDA_SUCCESS;
@@ -181,7 +184,8 @@ CUresult module_load_data(CUmodule* module, const void* image) {
 
 CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned int numOptions,
                              CUjit_option*, void**) {
-  if (numOptions != 0) return static_cast<CUresult>(refuse_part("cuModuleLoadDataEx with JIT options"));
+  if (numOptions != 0)
+    return static_cast<CUresult>(refuse_part("cuModuleLoadDataEx with JIT options"));
   return module_load_data(module, image);
 }
 
@@ -266,7 +270,8 @@ CUresult kernel_set_attribute(CUfunction_attribute attrib, int val, CUkernel ker
 }
 CUresult func_get_name(const char** name, CUfunction hfunc) { return get_name(name, find(hfunc)); }
 CUresult kernel_get_name(const char** name, CUkernel hfunc) { return get_name(name, find(hfunc)); }
-CUresult func_get_param_info(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
+CUresult func_get_param_info(CUfunction func, size_t paramIndex, size_t* paramOffset,
+                             size_t* paramSize) {
   return get_param_info(find(func), paramIndex, paramOffset, paramSize);
 }
 CUresult kernel_get_param_info(CUkernel kernel, size_t paramIndex, size_t* paramOffset,

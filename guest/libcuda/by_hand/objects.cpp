@@ -22,9 +22,14 @@ void forget(wire::Handle handle) {
       tables().modules.remove(handle);
       return;
     }
-    case wire::Kind::GRAPH: tables().graphs.remove(handle); return;
-    case wire::Kind::GRAPH_EXEC: tables().graph_execs.remove(handle); return;
-    default: return;
+    case wire::Kind::GRAPH:
+      tables().graphs.remove(handle);
+      return;
+    case wire::Kind::GRAPH_EXEC:
+      tables().graph_execs.remove(handle);
+      return;
+    default:
+      return;
   }
 }
 

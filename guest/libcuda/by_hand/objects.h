@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a CUDA handle stands for in the guest, and the tables that find it. A handle is an id (PROTOCOL.md §3.2), never a pointer;
-// a freed one is never found again. Objects are never given back to the allocator: a lookup needs no lock.
+// What a CUDA handle stands for in the guest, and the tables that find it. A handle is an id
+// (PROTOCOL.md §3.2), never a pointer; a freed one is never found again. Objects are never given
+// back to the allocator: a lookup needs no lock.
 #pragma once
 
 #include <array>

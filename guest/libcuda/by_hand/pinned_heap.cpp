@@ -53,7 +53,8 @@ CUresult PinnedHeap::grow(uint64_t bytes) {
         static_cast<unsigned long long>(bytes));
   }
   if (result != CUDA_SUCCESS) return result;
-  if (!map_region(session.region_fd(), grown.region_off, grown.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!map_region(session.region_fd(), grown.region_off, grown.bytes))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   insert_free(reserve_address_space() + grown.region_off, grown.bytes);
   return CUDA_SUCCESS;
 }

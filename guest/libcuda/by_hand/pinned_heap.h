@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned host memory, carved from extents of the region that the worker has registered with the GPU: one address here, in the worker
-// and on the GPU.
+// Pinned host memory, carved from extents of the region that the worker has registered with the
+// GPU: one address here, in the worker and on the GPU.
 #pragma once
 
 #include <map>

@@ -20,12 +20,13 @@ struct Found {
 
 Found find(const char* symbol, int version, bool per_thread) {
   const std::span table(PROC_ADDRESSES, N_PROC_ADDRESSES);
-  const auto by_name = [](const ProcAddress& a, const char* b) { return std::strcmp(a.name, b) < 0; };
+  const auto by_name = [](const ProcAddress& a, const char* b) {
+    return std::strcmp(a.name, b) < 0;
+  };
   const auto first = std::lower_bound(table.begin(), table.end(), symbol, by_name);
   const auto last = std::find_if(
       first, table.end(), [&](const ProcAddress& e) { return std::strcmp(e.name, symbol) != 0; });
-  const bool has_twin =
-      std::any_of(first, last, [](const ProcAddress& e) { return e.per_thread; });
+  const bool has_twin = std::any_of(first, last, [](const ProcAddress& e) { return e.per_thread; });
   Found found;
   for (auto entry = first; entry != last; ++entry) {
     if (entry->per_thread != (per_thread && has_twin)) continue;
@@ -44,7 +45,8 @@ CUresult get_proc_address_v2(const char* symbol, void** pfn, int cuda_version, c
                              CUdriverProcAddressQueryResult* symbol_status) {
   if (symbol == nullptr || pfn == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
   if (cuda_version > CUDA_VERSION) return CUDA_ERROR_INVALID_VALUE;
-  const Found found = find(symbol, cuda_version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+  const Found found =
+      find(symbol, cuda_version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
   *pfn = found.function;
   if (symbol_status != nullptr) *symbol_status = found.status;
   return CUDA_SUCCESS;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is exported but not served: CUDA_ERROR_NOT_SUPPORTED, one log line per name, counted. No cuda.h here.
+// What is exported but not served: CUDA_ERROR_NOT_SUPPORTED, one log line per name, counted. No
+// cuda.h here.
 #pragma once
 
 #include <atomic>

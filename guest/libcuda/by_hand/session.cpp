@@ -41,7 +41,8 @@ void Session::fork_child() {
   Session& session = get();
   session.forked_.store(true, std::memory_order_relaxed);
   session.open_.store(false, std::memory_order_relaxed);
-  // Ours only: the parent's connection stays. A child that kept them would hold the parent's session open.
+  // Ours only: the parent's connection stays. A child that kept them would hold the parent's
+  // session open.
   for (int* fd : {&session.socket_, &session.region_fd_, &session.kick_fd_}) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
@@ -71,8 +72,10 @@ CUresult Session::connect() {
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, socket_path(), sizeof address.sun_path - 1);
   socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (socket_ < 0 || ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    log(Level::WARNING, "cannot reach %s: %s. Is kvgpu-agentd running (systemctl status kvgpu-agentd)?",
+  if (socket_ < 0 ||
+      ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    log(Level::WARNING,
+        "cannot reach %s: %s. Is kvgpu-agentd running (systemctl status kvgpu-agentd)?",
         socket_path(), strerror(errno));
     if (socket_ >= 0) close(socket_);
     socket_ = -1;
@@ -154,7 +157,8 @@ CUresult Session::map(const control::Opened& opened) {
   auto* const guest_page = reinterpret_cast<GuestPage*>(block_ + GUEST_PAGE_OFF);
   progress_ = reinterpret_cast<uint64_t*>(block_ + PROGRESS_OFF);
   if (host_page_->magic != BLOCK_MAGIC) {
-    log(Level::WARNING, "the session's memory is not what the host set up: is the ivshmem device the right one?");
+    log(Level::WARNING,
+        "the session's memory is not what the host set up: is the ivshmem device the right one?");
     return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   }
   commands_ = Producer(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page_->command_credit);
@@ -207,7 +211,8 @@ CUresult Session::wait_for_room() {
 }
 
 void Session::kick_if_asleep() {
-  fence_full();  // our commit before our look: pairs with the worker's fence in sleep_until_kicked()
+  fence_full();  // our commit before our look: pairs with the worker's fence in
+                 // sleep_until_kicked()
   // Each sleep has its own number: one kick each is enough.
   const uint64_t sleep = load_relaxed(host_page_->need_wakeup);
   if (sleep == 0 || kicked_.exchange(sleep, std::memory_order_relaxed) == sleep) return;
@@ -215,8 +220,8 @@ void Session::kick_if_asleep() {
     (void)!eventfd_write(kick_fd_, 1);
     return;
   }
-  const control::FrameHeader kick{control::FRAME_MAGIC, static_cast<uint16_t>(control::Type::KICK), 0,
-                                  0, session_id_};
+  const control::FrameHeader kick{control::FRAME_MAGIC, static_cast<uint16_t>(control::Type::KICK),
+                                  0, 0, session_id_};
   (void)!::send(socket_, &kick, sizeof kick, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -290,18 +295,20 @@ void Session::dispatch(const wire::Header& header, const std::byte* body, uint32
     case wire::Op::PROGRESS: {
       wire::Progress progress;
       std::memcpy(&progress, body, sizeof progress);
-      if (progress.word < N_PROGRESS_WORDS) store_release(progress_[progress.word], progress.number);
+      if (progress.word < N_PROGRESS_WORDS)
+        store_release(progress_[progress.word], progress.number);
       return;
     }
     case wire::Op::OUTPUT: {
       wire::Output output;
       std::memcpy(&output, body, sizeof output);
-      std::fwrite(body + sizeof output, 1, std::min<size_t>(output.len_bytes, len_bytes - sizeof output),
-                  stdout);
+      std::fwrite(body + sizeof output, 1,
+                  std::min<size_t>(output.len_bytes, len_bytes - sizeof output), stdout);
       std::fflush(stdout);
       return;
     }
-    default: log(Level::DEBUG, "event %u ignored", header.opcode);
+    default:
+      log(Level::DEBUG, "event %u ignored", header.opcode);
   }
 }
 
@@ -350,12 +357,14 @@ CUresult Session::take_error() {
   return error;
 }
 
-// What had been asked for and not been reached when the error was found may never be written: whoever waits for it gets the error.
-// Work before the failing record may be among it; an error too many is the safe side.
+// What had been asked for and not been reached when the error was found may never be written:
+// whoever waits for it gets the error. Work before the failing record may be among it; an error too
+// many is the safe side.
 void Session::mark_lost(CUresult error) {
   const std::lock_guard lock(word_mutex_);
   for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) {
-    const uint64_t last = std::atomic_ref<uint64_t>(word_last_[word]).load(std::memory_order_relaxed);
+    const uint64_t last =
+        std::atomic_ref<uint64_t>(word_last_[word]).load(std::memory_order_relaxed);
     const uint64_t now = load_acquire(progress_[word]);
     if (now < last) lost_[word] = {now, last, error};
   }
@@ -432,7 +441,8 @@ void Session::expect_callbacks(uint64_t n) {
   callback_wanted_.notify_all();
 }
 
-// One at a time, as the driver does. While one is expected this thread looks at the event ring itself: no other may be there.
+// One at a time, as the driver does. While one is expected this thread looks at the event ring
+// itself: no other may be there.
 void Session::run_callbacks() {
   this_thread_runs_a_callback = true;
   std::unique_lock lock(callback_mutex_);

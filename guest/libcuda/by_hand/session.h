@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's session with its worker: connection, mapped block, the two rings, waiting, deferred errors.
+// The process's session with its worker: connection, mapped block, the two rings, waiting, deferred
+// errors.
 //
-// Trusts the host: it is the VM's. Lock order: command_mutex_ or error_mutex_, then event_mutex_, then one of the others. Never
-// destroyed; a forked child has none (fork_child()).
+// Trusts the host: it is the VM's. Lock order: command_mutex_ or error_mutex_, then event_mutex_,
+// then one of the others. Never destroyed; a forked child has none (fork_child()).
 #pragma once
 
 #include <atomic>
@@ -39,14 +40,17 @@ class Session {
  public:
   static Session& get();
 
-  // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at the next call.
+  // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at
+  // the next call.
   CUresult open();
   bool is_open() const { return open_.load(std::memory_order_acquire); }
   bool is_forked_child() const { return forked_.load(std::memory_order_relaxed); }
 
-  // The error that a call must return before it does anything: a deferred one (acknowledged by this), or the session's end.
+  // The error that a call must return before it does anything: a deferred one (acknowledged by
+  // this), or the session's end.
   CUresult pending_error() {
-    if (!is_open()) [[unlikely]] return CUDA_ERROR_NOT_INITIALIZED;
+    if (!is_open()) [[unlikely]]
+      return CUDA_ERROR_NOT_INITIALIZED;
     // acquire: pairs with the worker's release in Poison::fail()
     if (load_acquire(host_page_->error_word) == acknowledged_.load(std::memory_order_relaxed) &&
         ended_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] {
@@ -73,7 +77,8 @@ class Session {
     header.target = wire::make_target(0, static_cast<uint32_t>(device));
     header.call_id = expect(&pending);
     const CUresult result = submit(header, parts...);
-    return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending) : abandon(header.call_id, result);
+    return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending)
+                                  : abandon(header.call_id, result);
   }
 
   // ---- progress (docs/architecture.md, "Completion")

@@ -49,8 +49,8 @@ void Staging::reclaim() {
 
 void Staging::release_at(const Piece& piece, uint32_t word, uint64_t number) {
   const std::lock_guard lock(mutex_);
-  const auto at = std::find_if(used_.begin(), used_.end(),
-                               [&](const Piece& p) { return p.off == piece.off; });
+  const auto at =
+      std::find_if(used_.begin(), used_.end(), [&](const Piece& p) { return p.off == piece.off; });
   at->word = word;
   at->number = number;
 }

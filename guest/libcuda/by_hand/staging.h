@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slab: shared memory through which pageable memory is copied. Pieces are given back by progress numbers, in any order, so that a
-// stalled stream does not hold up the others.
+// The slab: shared memory through which pageable memory is copied. Pieces are given back by
+// progress numbers, in any order, so that a stalled stream does not hold up the others.
 #pragma once
 
 #include <mutex>

@@ -9,7 +9,8 @@ namespace kvgpu::guest {
 
 namespace {
 
-// Hidden streams behind CU_STREAM_PER_THREAD, one per thread and context; a thread that ends leaves them to the next one.
+// Hidden streams behind CU_STREAM_PER_THREAD, one per thread and context; a thread that ends leaves
+// them to the next one.
 struct ThreadStreams {
   std::vector<Stream*> streams;
   ~ThreadStreams() {
@@ -23,7 +24,8 @@ thread_local ThreadStreams thread_streams;
 
 Stream* per_thread_stream(Context& context, CUresult* error) {
   for (Stream* stream : thread_streams.streams) {
-    if (stream->context == &context && tables().streams.find(stream->handle) == stream) return stream;
+    if (stream->context == &context && tables().streams.find(stream->handle) == stream)
+      return stream;
   }
   Stream* stream = nullptr;
   {
@@ -80,7 +82,8 @@ Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* er
 CUresult mark_stream(Stream& stream, uint64_t* number) {
   const std::lock_guard lock(stream.mark_mutex);
   *number = stream.issued.load(std::memory_order_relaxed);
-  // The legacy stream also waits for the blocking streams: its own record says nothing about theirs.
+  // The legacy stream also waits for the blocking streams: its own record says nothing about
+  // theirs.
   if (!stream.dirty.exchange(false, std::memory_order_acq_rel) && !stream.is_legacy()) {
     return CUDA_SUCCESS;
   }
@@ -110,7 +113,8 @@ CUresult stream_create(CUstream* phStream, unsigned int Flags) {
 }
 
 CUresult stream_create_with_priority(CUstream* phStream, unsigned int flags, int priority) {
-  if (phStream == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (phStream == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   Context& context = call.context_object();
@@ -129,7 +133,8 @@ CUresult stream_destroy_v2(CUstream hStream) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   Stream* const stream = tables().streams.find(to_wire(hStream));
   if (stream == nullptr || stream->is_legacy()) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture.load() != nullptr) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  if (stream->capture.load() != nullptr)
+    return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   // The word can serve another stream once this one has come to its end.
   uint64_t last;
   if (const CUresult bad = mark_stream(*stream, &last)) return bad;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a guest thread waits: spin, yield, sleep. With one processor, or more waiting threads than processors, spinning only takes the
-// time of whoever is waited for.
+// How a guest thread waits: spin, yield, sleep. With one processor, or more waiting threads than
+// processors, spinning only takes the time of whoever is waited for.
 #pragma once
 
 #include <sched.h>
@@ -22,7 +22,8 @@ class SpinThenSleep {
   SpinThenSleep(const SpinThenSleep&) = delete;
   SpinThenSleep& operator=(const SpinThenSleep&) = delete;
 
-  // One step. Returns true about once a millisecond: time to look whether the other side is still there.
+  // One step. Returns true about once a millisecond: time to look whether the other side is still
+  // there.
   bool step() {
     ++n_;
     if (n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {

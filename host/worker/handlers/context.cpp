@@ -38,7 +38,8 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
   legacy->context = context;
   legacy->context_handle = body.context;
   legacy->progress = word;
-  if (!session.handles.add(body.context, context) || !session.handles.add(body.legacy_stream, legacy)) {
+  if (!session.handles.add(body.context, context) ||
+      !session.handles.add(body.legacy_stream, legacy)) {
     session.violation(task);
   }
   reply.put(out);

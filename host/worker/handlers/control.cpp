@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records that belong to no entry point.
 #include "control.h"
+
 #include "generated/handlers.gen.h"
 #include "inventory.h"
 #include "kvgpu/calls.h"
@@ -28,9 +29,11 @@ CUresult upload(Session& session, const Task& task, ReplyWriter&) {
   wire::Upload body;
   if (!task.read(&body)) session.violation(task);
   if (body.total_bytes > MAX_IMAGE_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (body.slab_off > SLAB_BYTES || body.len_bytes > SLAB_BYTES - body.slab_off) session.violation(task);
+  if (body.slab_off > SLAB_BYTES || body.len_bytes > SLAB_BYTES - body.slab_off)
+    session.violation(task);
   const std::span chunk(session.slab() + body.slab_off, body.len_bytes);
-  if (!session.blobs.write(body.blob, body.total_bytes, body.offset, chunk)) session.violation(task);
+  if (!session.blobs.write(body.blob, body.total_bytes, body.offset, chunk))
+    session.violation(task);
   return CUDA_SUCCESS;
 }
 
@@ -39,9 +42,8 @@ CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
   if (!task.read(&body)) session.violation(task);
   if (body.bytes == 0 || body.bytes % EXTENT_ALIGN_BYTES != 0) return CUDA_ERROR_INVALID_VALUE;
   bool entered = false;
-  session.handles.each_context([&](Context& context) {
-    entered = entered || session.enter(context) == CUDA_SUCCESS;
-  });
+  session.handles.each_context(
+      [&](Context& context) { entered = entered || session.enter(context) == CUDA_SUCCESS; });
   if (!entered) return CUDA_ERROR_INVALID_CONTEXT;
   control::Extent extent;
   if (!session.control->allocate_extent(body.bytes, &extent)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -40,9 +40,9 @@ CUresult launch_kernel(Session& session, const Task& task, ReplyWriter&) {
   size_t param_bytes = b.param_bytes;
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(launch.params.data()),
                    CU_LAUNCH_PARAM_BUFFER_SIZE, &param_bytes, CU_LAUNCH_PARAM_END};
-  return session.driver->cuLaunchKernel(launch.function, b.grid[0], b.grid[1], b.grid[2], b.block[0],
-                                        b.block[1], b.block[2], b.shared_bytes, task.stream->raw,
-                                        nullptr, param_bytes == 0 ? nullptr : extra);
+  return session.driver->cuLaunchKernel(
+      launch.function, b.grid[0], b.grid[1], b.grid[2], b.block[0], b.block[1], b.block[2],
+      b.shared_bytes, task.stream->raw, nullptr, param_bytes == 0 ? nullptr : extra);
 }
 
 CUresult launch_kernel_ex(Session& session, const Task& task, ReplyWriter&) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory, copies and sets. A device address that the guest has not reserved never leaves here.
+// Device memory, copies and sets. A device address that the guest has not reserved never leaves
+// here.
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 #include "log.h"
@@ -42,8 +43,8 @@ CUresult mem_alloc_pitch_v2(Session& session, const Task& task, ReplyWriter& rep
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUdeviceptr dptr = 0;
   size_t pitch_bytes = 0;
-  const CUresult result = session.driver->cuMemAllocPitch_v2(
-      &dptr, &pitch_bytes, body.width_bytes, body.height, body.element_bytes);
+  const CUresult result = session.driver->cuMemAllocPitch_v2(&dptr, &pitch_bytes, body.width_bytes,
+                                                             body.height, body.element_bytes);
   if (result != CUDA_SUCCESS) return result;
   if (const CUresult bad = keep_in_window(session, dptr, pitch_bytes * body.height)) return bad;
   reply.put(wire::MemAllocatedPitch{dptr, pitch_bytes});
@@ -69,8 +70,8 @@ CUresult memcpy_dtoh_async_v2(Session& session, const Task& task, ReplyWriter&) 
   wire::Copy body;
   if (!task.read(&body)) session.violation(task);
   if (!session.is_session_memory(body.dst, body.bytes)) session.violation(task);
-  return session.driver->cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.dst), body.src, body.bytes,
-                                              task.stream->raw);
+  return session.driver->cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.dst), body.src,
+                                              body.bytes, task.stream->raw);
 }
 
 CUresult memcpy_dtod_async_v2(Session& session, const Task& task, ReplyWriter&) {

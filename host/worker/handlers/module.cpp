@@ -11,7 +11,8 @@ namespace kvgpu::worker {
 
 namespace {
 
-// cuLibraryLoadData and cuModuleLoadData take a fat binary by its wrapper, as nvcc leaves it in a program.
+// cuLibraryLoadData and cuModuleLoadData take a fat binary by its wrapper, as nvcc leaves it in a
+// program.
 struct FatbinWrapper {
   uint32_t magic = 0x466243b1;
   uint32_t version = 1;
@@ -96,7 +97,8 @@ CUresult describe_plain_function(Session& session, CUfunction function, ReplyWri
 
 CUresult library_load_data(Session& session, const Task& task, ReplyWriter& reply) {
   return load_image<CUlibrary>(session, task, reply, [&](CUlibrary* library, const void* image) {
-    return session.driver->cuLibraryLoadData(library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    return session.driver->cuLibraryLoadData(library, image, nullptr, nullptr, 0, nullptr, nullptr,
+                                             0);
   });
 }
 

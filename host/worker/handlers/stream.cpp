@@ -7,7 +7,8 @@ namespace kvgpu::worker {
 
 namespace {
 
-// What a host function of the guest is in the worker. A graph may call it again and again: then it lives as long as the session.
+// What a host function of the guest is in the worker. A graph may call it again and again: then it
+// lives as long as the session.
 struct HostCall {
   Session* session;
   uint64_t guest_function;

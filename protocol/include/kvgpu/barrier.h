@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory order on words that two processes (one of them perhaps hostile) share. Every access to a ring goes through these; each
-// use names its pair. No locked read-modify-write: a peer may map the memory uncached.
+// Memory order on words that two processes (one of them perhaps hostile) share. Every access to a
+// ring goes through these; each use names its pair. No locked read-modify-write: a peer may map the
+// memory uncached.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,8 @@ inline void fence_full() { std::atomic_thread_fence(std::memory_order_seq_cst); 
 
 inline void cpu_relax() { __builtin_ia32_pause(); }
 
-// Copy 8-byte words out of (into) shared memory, each loaded (stored) exactly once: what was checked is what is used.
+// Copy 8-byte words out of (into) shared memory, each loaded (stored) exactly once: what was
+// checked is what is used.
 inline void copy_words_in(uint64_t* to, const uint64_t* from, size_t n_words) {
   for (size_t i = 0; i < n_words; ++i) to[i] = load_relaxed(from[i]);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies of records whose two ends are written by hand. Append-only within a major version; every struct is free of padding.
+// Bodies of records whose two ends are written by hand. Append-only within a major version; every
+// struct is free of padding.
 #pragma once
 
 #include <cstdint>

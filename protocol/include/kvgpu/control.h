@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control frames: what clients, agent, kvgpud and workers say outside the rings. Normative text: PROTOCOL.md §4.
+// Control frames: what clients, agent, kvgpud and workers say outside the rings. Normative text:
+// PROTOCOL.md §4.
 #pragma once
 
 #include <cstdint>

@@ -15,14 +15,15 @@ inline constexpr uint64_t BLOCK_MAGIC = 0x4b434f4c42564b00ull;
 inline constexpr uint64_t BLOCK_BYTES = 16 * MIB;
 inline constexpr uint64_t EXTENT_ALIGN_BYTES = 2 * MIB;
 
-// A window W (PROTOCOL.md §2.2): device memory lies in [W - DEVICE_WINDOW_BYTES, W), region offset o at W + o. The first is
-// what a quiet process has free; the others serve programs that occupy it.
+// A window W (PROTOCOL.md §2.2): device memory lies in [W - DEVICE_WINDOW_BYTES, W), region offset
+// o at W + o. The first is what a quiet process has free; the others serve programs that occupy it.
 inline constexpr uint64_t WINDOWS[] = {0x300000000000ull, 0x200000000000ull, 0x400000000000ull,
                                        0x500000000000ull};
 inline constexpr uint64_t DEVICE_WINDOW_BYTES = 8 * TIB;
 inline constexpr uint64_t SESSION_WINDOW_BYTES = 1 * TIB;
 
-// Where NVIDIA's driver puts pools and cuMemAddressReserve whatever the process looks like (seen on driver 580).
+// Where NVIDIA's driver puts pools and cuMemAddressReserve whatever the process looks like (seen on
+// driver 580).
 struct AddressRange {
   uint64_t begin, end;
 };
@@ -49,7 +50,7 @@ struct HostPage {
   uint32_t version;  // major << 16 | minor
   uint32_t features;
   alignas(64) uint64_t command_credit;  // consumer position of the command ring
-  alignas(64) uint64_t need_wakeup;     // not 0: the worker sleeps (for the n-th time): kick it, once
+  alignas(64) uint64_t need_wakeup;  // not 0: the worker sleeps (for the n-th time): kick it, once
   // (epoch << 32 | sticky << 31 | CUresult), 0: none. See ErrorWord.
   alignas(64) uint64_t error_word;
   uint64_t error_position;  // of the failing record; written before error_word
@@ -71,7 +72,9 @@ struct ErrorWord {
   }
   static constexpr uint32_t epoch(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   static constexpr bool sticky(uint64_t word) { return (word & STICKY) != 0; }
-  static constexpr uint32_t error(uint64_t word) { return static_cast<uint32_t>(word & (STICKY - 1)); }
+  static constexpr uint32_t error(uint64_t word) {
+    return static_cast<uint32_t>(word & (STICKY - 1));
+  }
 };
 
 }  // namespace kvgpu

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Record header, handles, and the bodies that belong to no CUDA entry point. Normative text: PROTOCOL.md §3.
+// Record header, handles, and the bodies that belong to no CUDA entry point. Normative text:
+// PROTOCOL.md §3.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
-constexpr uint32_t make_target(uint32_t endpoint, uint32_t device) { return endpoint | device << 8; }
+constexpr uint32_t make_target(uint32_t endpoint, uint32_t device) {
+  return endpoint | device << 8;
+}
 constexpr uint32_t target_endpoint(uint32_t target) { return target & 0xf; }
 constexpr uint32_t target_device(uint32_t target) { return target >> 8 & 0xff; }
 
@@ -38,7 +41,7 @@ enum class Kind : uint8_t {
   CONTEXT = 1,
   STREAM,
   EVENT,
-  MODULE,  // CUmodule and CUlibrary
+  MODULE,    // CUmodule and CUlibrary
   FUNCTION,  // CUfunction and CUkernel
   GRAPH,
   GRAPH_EXEC,
@@ -46,7 +49,8 @@ enum class Kind : uint8_t {
 };
 
 using Handle = uint64_t;
-inline constexpr uint64_t HANDLE_TAG = 0x6b;  // makes a non-canonical address: a program that follows one stops at once
+inline constexpr uint64_t HANDLE_TAG =
+    0x6b;  // makes a non-canonical address: a program that follows one stops at once
 inline constexpr uint32_t MAX_HANDLE_INDEX = 1u << 20;
 
 constexpr Handle make_handle(Kind kind, uint32_t endpoint, uint32_t index, uint32_t generation) {
@@ -98,7 +102,8 @@ struct Mark {
   uint64_t number;
 };
 
-struct Upload {  // chunk of an image: slab bytes to blob[offset..]; the first chunk creates the blob
+struct Upload {  // chunk of an image: slab bytes to blob[offset..]; the first chunk creates the
+                 // blob
   Handle blob;
   uint64_t total_bytes;
   uint64_t offset;

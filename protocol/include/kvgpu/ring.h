@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One direction of a session's record stream in shared memory: single producer, single consumer, two processes.
+// One direction of a session's record stream in shared memory: single producer, single consumer,
+// two processes.
 //
-// Owns nothing: a view on ring bytes, on the word in which the consumer publishes its position ("credit"), and private
-// positions. Trusts its own positions only. A producer used by several threads is locked by its owner.
+// Owns nothing: a view on ring bytes, on the word in which the consumer publishes its position
+// ("credit"), and private positions. Trusts its own positions only. A producer used by several
+// threads is locked by its owner.
 //
-// Pairs: commit word (release by Producer::commit, acquire by Consumer::peek); credit word (release by Consumer::publish,
-// acquire by Producer::refresh_credit).
+// Pairs: commit word (release by Producer::commit, acquire by Consumer::peek); credit word (release
+// by Consumer::publish, acquire by Producer::refresh_credit).
 #pragma once
 
 #include <algorithm>
@@ -22,10 +24,14 @@ enum class RingError { NONE, BAD_CREDIT, BAD_LENGTH, BAD_POSITION };
 
 constexpr const char* to_string(RingError e) {
   switch (e) {
-    case RingError::NONE: return "none";
-    case RingError::BAD_CREDIT: return "credit outside of what was sent";
-    case RingError::BAD_LENGTH: return "record length out of range";
-    case RingError::BAD_POSITION: return "record crosses the end of the ring";
+    case RingError::NONE:
+      return "none";
+    case RingError::BAD_CREDIT:
+      return "credit outside of what was sent";
+    case RingError::BAD_LENGTH:
+      return "record length out of range";
+    case RingError::BAD_POSITION:
+      return "record crosses the end of the ring";
   }
   return "?";
 }
@@ -39,19 +45,21 @@ class Producer {
   uint64_t position() const { return position_; }
   RingError error() const { return error_; }
 
-  // Room for a record of `len_bytes` (with header)? Emits the PAD record that the end of the ring may need. False: not yet, or
-  // error() is set. After true, write() may be called once.
+  // Room for a record of `len_bytes` (with header)? Emits the PAD record that the end of the ring
+  // may need. False: not yet, or error() is set. After true, write() may be called once.
   bool reserve(uint32_t len_bytes) {
     const uint64_t need = wire::padded(len_bytes);
     const uint64_t to_end = ring_bytes_ - (position_ & (ring_bytes_ - 1));
-    // One line more than the record: the next commit word is cleared before this record is committed.
+    // One line more than the record: the next commit word is cleared before this record is
+    // committed.
     const uint64_t total = (need > to_end ? to_end : 0) + need + wire::RECORD_ALIGN_BYTES;
     if (position_ + total - credit_ > ring_bytes_ && !refresh_credit(total)) return false;
     if (need > to_end) pad(static_cast<uint32_t>(to_end));
     return true;
   }
 
-  // Header fields except `commit` and `len_bytes` come from `header`; `parts` follow one another as the body.
+  // Header fields except `commit` and `len_bytes` come from `header`; `parts` follow one another as
+  // the body.
   template <typename... Parts>
   void write(wire::Header header, Parts... parts) {
     uint64_t* const at = word_at(position_);
@@ -91,7 +99,8 @@ class Producer {
   }
 
   bool refresh_credit(uint64_t total) {
-    // acquire: pairs with the release in Consumer::publish(); what was read there may now be overwritten
+    // acquire: pairs with the release in Consumer::publish(); what was read there may now be
+    // overwritten
     const uint64_t credit = load_acquire(*credit_word_);
     if (credit < credit_ || credit > position_) {
       error_ = RingError::BAD_CREDIT;
@@ -144,7 +153,8 @@ class Consumer {
     }
   }
 
-  // The whole record of a peeked header: `to` has room for padded(len) bytes. The header is the checked copy, not read again.
+  // The whole record of a peeked header: `to` has room for padded(len) bytes. The header is the
+  // checked copy, not read again.
   void take(const wire::Header& header, void* to) {
     const uint64_t* const at = word_at(position_);
     auto* const words = static_cast<uint64_t*>(to);
