@@ -14,7 +14,8 @@
 
 #include "cuda_codes.h"
 #include "log.h"
-#include "notify.h"
+#include "passed_fd.h"
+#include "service_manager.h"
 
 namespace kvgpu::agent {
 
@@ -45,7 +46,7 @@ bool Agent::run(int signal_fd) {
   if (!listen_for_clients()) return false;
   adopt_sessions();
   look_for_host();
-  notify_service_manager();
+  notify_ready();
   while (!stopping_) {
     loop_.run_once(next_timeout_ms());
     look_for_host();
@@ -79,6 +80,7 @@ bool Agent::listen_for_clients() {
 }
 
 void Agent::adopt_sessions() {
+  auto connections = take_stored_fds();
   for (const SavedSession& saved : load_sessions(options_.state_path, options_.boot_id)) {
     Process process = watch_process(saved.pid);
     if (!process.pidfd || process.start_ticks != saved.start_ticks) {
@@ -91,7 +93,10 @@ void Agent::adopt_sessions() {
     client.stage = Client::Stage::OPEN;
     client.session = saved.session;
     watch_end_of(client);
-    log("session %u: process %d adopted", saved.session, saved.pid);
+    client.connection = std::move(connections[stored_name(client)]);
+    if (client.connection) watch_connection(client);
+    log("session %u: process %d adopted, %s its connection", saved.session, saved.pid,
+        client.connection ? "with" : "without");
   }
 }
 
@@ -140,10 +145,18 @@ void Agent::accept_client() {
   client.process = std::move(process);
   client.uid = peer.uid;
   watch_end_of(client);
+  watch_connection(client);
+}
+
+void Agent::watch_connection(Client& client) {
   if (!loop_.add(client.connection.get(), link_.is_congested() ? 0u : EPOLLIN,
                  [this, &client](uint32_t) { read_client(client); })) {
-    drop_client(client, "cannot be watched");
+    log("process %d cannot be heard: %s", client.process.pid, std::strerror(errno));
   }
+}
+
+std::string Agent::stored_name(const Client& client) {
+  return "session-" + std::to_string(client.session);
 }
 
 void Agent::watch_end_of(Client& client) {
@@ -216,19 +229,11 @@ bool Agent::send_to_client(Client& client, const Frame& frame, int fd_to_pass) {
   if (!client.connection) return false;
   auto bytes = encode(frame);
   iovec part{bytes.data(), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_bytes{};
+  PassedFd passed;
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (fd_to_pass >= 0) {
-    message.msg_control = control_bytes.data();
-    message.msg_controllen = control_bytes.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &fd_to_pass, sizeof(int));
-  }
+  passed.add_to(message, fd_to_pass);
   // A client that does not read its few messages is not waited for.
   return sendmsg(client.connection.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
@@ -245,6 +250,7 @@ void Agent::drop_client(Client& client, const char* why) {
     log("session %u: process %d %s", client.session, client.process.pid, why);
     close_session(client.session);
   }
+  if (client.session != 0) forget_fd(stored_name(client));
   // A client that is ASKED leaves no trace here: on_opened closes what nobody waits for.
   const bool had_session = client.stage == Client::Stage::OPEN;
   if (client.connection) loop_.remove(client.connection.get());

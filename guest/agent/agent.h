@@ -42,7 +42,8 @@ class Agent {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds HOLD{10};  // how long an OPEN waits for the host
 
-  // One client process: connected, or only its process watched, after this agent's restart.
+  // One client process. After this agent's restart it may have no connection: a service manager
+  // keeps it meanwhile, nobody else does. Then only its process is watched.
   struct Client {
     enum class Stage { NEW, HELD, ASKED, OPEN, ENDED };
 
@@ -52,7 +53,7 @@ class Agent {
     Stage stage = Stage::NEW;
     uint32_t client_request = 0;  // the number it chose
     uint32_t request = 0;         // ours: unique among clients
-    uint32_t session = 0;         // valid while OPEN
+    uint32_t session = 0;         // 0 before OPEN
     control::Open open{};
     Clock::time_point held_until;
   };
@@ -68,6 +69,8 @@ class Agent {
   bool handle_client_frame(Client& client, const Frame& frame);
   bool open_session(Client& client, const Frame& frame);
   void watch_end_of(Client& client);
+  void watch_connection(Client& client);
+  static std::string stored_name(const Client& client);
   void drop_client(Client& client, const char* why);
   bool send_to_client(Client& client, const Frame& frame, int fd_to_pass = -1);
   void refuse(Client& client, int32_t cuda_error, std::string_view message);

@@ -8,6 +8,7 @@
 #include "agent.h"
 #include "cuda_codes.h"
 #include "log.h"
+#include "service_manager.h"
 
 namespace kvgpu::agent {
 
@@ -122,6 +123,7 @@ void Agent::on_opened(const Frame& frame) {
   client->stage = Client::Stage::OPEN;
   client->session = opened->session;
   save();
+  store_fd(stored_name(*client), client->connection.get());
   log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
   Frame answer = frame;
   answer.id = client->client_request;

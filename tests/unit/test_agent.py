@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,7 +131,7 @@ class FakeHost:
 class World:
     host: FakeHost
     folder: Path
-    start_agent: Callable[[], subprocess.Popen[str]]
+    start_agent: Callable[..., subprocess.Popen[str]]
     start_client: Callable[..., subprocess.Popen[str]]
 
     @property
@@ -153,12 +153,13 @@ def world(tmp_path: Path) -> Iterator[World]:
     with contextlib.ExitStack() as stack:
         stack.callback(host.close)
 
-        def start(*command: str | Path) -> subprocess.Popen[str]:
+        def start(*command: str | Path, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
             process = subprocess.Popen(
                 [str(part) for part in command],
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
 
             def stop() -> None:
@@ -169,11 +170,19 @@ def world(tmp_path: Path) -> Iterator[World]:
             stack.callback(stop)
             return process
 
-        def start_agent() -> subprocess.Popen[str]:
+        def start_agent(stored: Mapping[str, int] | None = None) -> subprocess.Popen[str]:
             paths = {"region": region, "port": tmp_path / "port"}
             paths |= {"socket": tmp_path / "guest.sock", "state": tmp_path / "agent.state"}
             options = [f"--{name}={path}" for name, path in paths.items()]
-            return start(agent_binary(), *options, f"--boot-id={BOOT_ID}")
+            options.append(f"--boot-id={BOOT_ID}")
+            if not stored:
+                return start(agent_binary(), *options)
+            # As a service manager does it: one descriptor, number 3, and who it is for.
+            ((name, fd),) = stored.items()
+            script = (
+                f'exec 3<&{fd}; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name}; exec "$@"'
+            )
+            return start("bash", "-c", script, "bash", agent_binary(), *options, pass_fds=(fd,))
 
         def start_client(*arguments: str) -> subprocess.Popen[str]:
             return start(sys.executable, "-c", CLIENT, tmp_path / "guest.sock", *arguments)
@@ -371,6 +380,39 @@ def test_restarted_agent_watches_the_old_processes(world: World) -> None:
     assert world.host.expect(Kick).id == sessions[living.pid]
     living.kill()
     assert world.host.expect(Close).id == sessions[living.pid]
+
+
+def test_restarted_agent_gets_connections_back_from_the_service_manager(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client,
+    ):
+        client.settimeout(WAIT_S)
+        manager.settimeout(WAIT_S)
+        manager.bind(str(world.folder / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(world.folder / "notify"))
+        agent = world.start_agent()
+        assert manager.recv(4096) == b"READY=1"
+        world.host.accept()
+        world.host.welcome()
+        client.connect(str(world.socket_path))
+        client.send(open_frame())
+        world.host.open_session(9)
+        client.recv(8192)
+        state, fds, _, _ = socket.recv_fds(manager, 4096, 1)
+        assert state == b"FDSTORE=1\nFDNAME=session-9"
+        agent.kill()
+        agent.wait()
+        world.start_agent(stored={"session-9": fds[0]})
+        os.close(fds[0])
+        world.host.accept()
+        world.host.welcome()
+        assert world.host.expect(Kick).id == 9  # the agent's own
+        client.send(Frame(Kick(), 9).encode())
+        assert world.host.expect(Kick).id == 9
+    assert world.host.expect(Close).id == 9
 
 
 def test_idle_agent_uses_no_processor(welcomed: World) -> None:
