@@ -122,8 +122,12 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   const std::shared_ptr<Capture> capture = stream->capture;
   if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-      capture->thread != std::this_thread::get_id())
+      capture->thread != std::this_thread::get_id()) {
+    // As on an H200 (driver 580): the attempt ends the capture, and its graph is lost.
+    capture->invalid = true;
+    leave_capture(*context, capture, *stream);
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
   if (capture->origin != stream.get()) {
     capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;

@@ -9,13 +9,13 @@
 #include <cstdlib>
 
 /// Stop with a message when a call fails that has to work for anything else to make sense.
-#define CHECK(call)                                                                       \
-  do {                                                                                    \
-    const cudaError_t error_ = (call);                                                    \
-    if (error_ != cudaSuccess) {                                                          \
+#define CHECK(call)                                                                            \
+  do {                                                                                         \
+    const cudaError_t error_ = (call);                                                         \
+    if (error_ != cudaSuccess) {                                                               \
       printf("FAILED %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-      exit(1);                                                                            \
-    }                                                                                     \
+      exit(1);                                                                                 \
+    }                                                                                          \
   } while (false)
 
 inline bool& all_passed() {
@@ -25,14 +25,16 @@ inline bool& all_passed() {
 
 /// Report one check with a number that identifies its result.
 inline void report(const char* name, bool passed, uint64_t checksum = 0) {
-  printf("%s: %s (checksum %016llx)\n", name, passed ? "ok" : "WRONG", static_cast<unsigned long long>(checksum));
+  printf("%s: %s (checksum %016llx)\n", name, passed ? "ok" : "WRONG",
+         static_cast<unsigned long long>(checksum));
   fflush(stdout);
   all_passed() = all_passed() && passed;
 }
 
 /// Report whether a call gave the expected error.
 inline void expect(const char* name, cudaError_t got, cudaError_t wanted) {
-  if (got != wanted) printf("  got %s, expected %s\n", cudaGetErrorName(got), cudaGetErrorName(wanted));
+  if (got != wanted)
+    printf("  got %s, expected %s\n", cudaGetErrorName(got), cudaGetErrorName(wanted));
   report(name, got == wanted, static_cast<uint64_t>(wanted));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plain CUDA program: vector add, tiled matrix product, reduction with atomics, two streams with
-// events and pinned memory, a captured graph. All numbers are exactly representable, so every result
-// is compared with the CPU's bit by bit.
+// events and pinned memory, a captured graph. All numbers are exactly representable, so every
+// result is compared with the CPU's bit by bit.
 #include <vector>
 
 #include "check.h"
@@ -73,7 +73,8 @@ static void vector_add() {
 static void matrix_product() {
   constexpr int N = 256;
   std::vector<float> a(N * N), b(N * N), c(N * N);
-  for (int i = 0; i < N * N; ++i) a[i] = static_cast<float>(i % 13 - 6), b[i] = static_cast<float>(i % 7 - 3);
+  for (int i = 0; i < N * N; ++i)
+    a[i] = static_cast<float>(i % 13 - 6), b[i] = static_cast<float>(i % 7 - 3);
   float *da, *db, *dc;
   const size_t n_bytes = N * N * sizeof(float);
   CHECK(cudaMalloc(&da, n_bytes));
