@@ -139,6 +139,10 @@ wheels: setup  ## run-time packages for Python 3.12 into .whl/, for a GPU machin
 	  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
 	  --dest .whl --requirement packaging/deb/requirements-host.lock
 
+.PHONY: gpu-vm
+gpu-vm: deb  ## build/gpu-vm: a VM to carry to a GPU machine without QEMU (make test-gpu PART=vm)
+	$(BIN)/python -P tests/gpu/vm_bundle.py
+
 .PHONY: bench
 bench: build-release  ## native beside remoted, alternating, on a real GPU
 	tests/gpu/run.sh bench

@@ -89,8 +89,7 @@ part_bench() {
 }
 
 part_vm() {
-  [[ -x tests/gpu/vm.sh ]] || die "the part vm is not there yet"
-  OUT=$out tests/gpu/vm.sh
+  "$python" -P tests/gpu/vm.py --out "$out"
 }
 
 main() {
