@@ -37,10 +37,18 @@ void write_jit_log(const std::string& text, unsigned n_options, CUjit_option* op
   *n_bytes = reinterpret_cast<void*>(static_cast<uintptr_t>(written));
 }
 
+/// Modules need a context; a library does not, and goes to the first device without one.
+CUresult load_context(bool is_library, Context** context) {
+  if (!is_library || current_context()) return enter(context);
+  RETURN_IF_FAILED(enter_without_context());
+  *context = &Driver::instance().devices.front()->context;
+  return (*context)->sticky_error();
+}
+
 CUresult load(const void* image, unsigned n_options, CUjit_option* options, void** values,
-              LoadedModule** out) {
+              bool is_library, LoadedModule** out) {
   Context* context;
-  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(load_context(is_library, &context));
   if (n_options != 0 && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
   std::string text, error;
   RETURN_IF_FAILED(fatbin::extract_ptx(image, &text));
@@ -55,6 +63,7 @@ CUresult load(const void* image, unsigned n_options, CUjit_option* options, void
     return result;
   }
   auto loaded = std::make_shared<LoadedModule>();
+  loaded->context = context;
   loaded->memory = &context->device.memory;
   loaded->module = std::move(module);
   for (const auto& [name, function] : loaded->module->functions) {
@@ -73,11 +82,12 @@ CUresult load(const void* image, unsigned n_options, CUjit_option* options, void
 }
 
 CUresult unload(const void* handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(enter_without_context());
   Driver& driver = Driver::instance();
   const auto module = driver.modules.find(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  Context* const context = module->context;
+  RETURN_IF_FAILED(context->sticky_error());
   context->drain();
   context->printed.flush();
   if (!driver.modules.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
@@ -196,7 +206,7 @@ SOFTWARE_GPU_API cuModuleLoadDataEx(CUmodule* module, const void* image, unsigne
                                     CUjit_option* options, void** values) {
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   LoadedModule* loaded = nullptr;
-  const CUresult result = load(image, n, options, values, &loaded);
+  const CUresult result = load(image, n, options, values, false, &loaded);
   return give(result, loaded, module);
 }
 SOFTWARE_GPU_API cuModuleLoadData(CUmodule* module, const void* image) {
@@ -218,7 +228,7 @@ SOFTWARE_GPU_API cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_
                                    void** values, unsigned n, CUlibraryOption*, void**, unsigned) {
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   LoadedModule* loaded = nullptr;
-  const CUresult result = load(image, n, options, values, &loaded);
+  const CUresult result = load(image, n, options, values, true, &loaded);
   return give(result, loaded, library);
 }
 SOFTWARE_GPU_API cuLibraryUnload(CUlibrary library) { return unload(library); }

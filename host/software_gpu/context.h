@@ -69,6 +69,7 @@ struct Kernel {
 /// What CUmodule and CUlibrary point to.
 struct LoadedModule {
   ~LoadedModule();
+  struct Context* context = nullptr;
   Memory* memory = nullptr;
   std::shared_ptr<Module> module;
   std::map<std::string, std::shared_ptr<Kernel>, std::less<>> kernels;
