@@ -8,7 +8,7 @@ Other places than a GPU machine: --driver software.
 
 import argparse
 import contextlib
-import gzip
+import lzma
 import os
 import re
 import shutil
@@ -163,9 +163,9 @@ def run_vm(domain: Domain, has_gpu: bool, out: Path) -> None:
     serial = out / "serial.log"
     hook(domain, "prepare", "begin")
     with tempfile.TemporaryDirectory() as name, (out / "qemu.log").open("w") as log:
-        with gzip.open(BUNDLE / "vmlinux.gz") as packed, (Path(name) / "vmlinux").open("wb") as to:
+        with lzma.open(BUNDLE / "vmlinux.xz") as packed, (Path(name) / "vmlinux").open("wb") as to:
             shutil.copyfileobj(packed, to)
-        with tarfile.open(BUNDLE / "qemu.tar.gz") as archive:
+        with tarfile.open(BUNDLE / "qemu.tar.xz") as archive:
             archive.extractall(name, filter="data")
         command = qemu_command(domain, Path(name), serial)
         environment = os.environ | {"QEMU_MODULE_DIR": f"{name}/qemu/modules"}

@@ -150,11 +150,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=BUNDLE.parent, prefix="making-") as name:
         work = Path(name)
         copy_qemu(work / "qemu")
-        run("tar", "-czf", BUNDLE / "qemu.tar.gz", "-C", work, "qemu")
+        run("tar", "-cJf", BUNDLE / "qemu.tar.xz", "-C", work, "qemu")
         make_root(work / "root", work)
         pack(work / "root", BUNDLE / "initrd.zst")
-    # gzip: vm.py unpacks it with nothing but Python.
-    (BUNDLE / "vmlinux.gz").write_bytes(run("gzip", "-9", "--stdout", guest_image().vmlinux))
+    # xz, which Python unpacks by itself: what is carried must be small.
+    (BUNDLE / "vmlinux.xz").write_bytes(run("xz", "-T0", "--stdout", guest_image().vmlinux))
     for path in sorted(BUNDLE.iterdir()):
         print(f"vm_bundle: {path.relative_to(ROOT)}, {path.stat().st_size / (1 << 20):.1f} MiB")
     return 0
