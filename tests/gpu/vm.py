@@ -66,9 +66,11 @@ def runtime_dir() -> Iterator[None]:
         yield
 
 
-def kvgpu(*arguments: str) -> str:
+def kvgpu(*arguments: str, stderr: int | None = None) -> str:
     command = [sys.executable, "-P", "-m", "kvgpu.host.cli", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=stderr, text=True
+    ).stdout
 
 
 def hook(domain: Domain, operation: str, sub_operation: str, check: bool = True) -> None:
@@ -108,7 +110,7 @@ def wait_for_kvgpud(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None:
             raise EvidenceError("kvgpud has ended: see kvgpud.log")
         with contextlib.suppress(subprocess.CalledProcessError):
-            print(kvgpu("host", "status"), flush=True)
+            print(kvgpu("host", "status", stderr=subprocess.DEVNULL), flush=True)
             return
         time.sleep(POLL_S)
     raise EvidenceError(f"kvgpud does not answer within {START_LIMIT_S:g} s: see kvgpud.log")
