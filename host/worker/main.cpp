@@ -145,9 +145,12 @@ int start_driver(const Options& options, DriverTable* driver) {
   static Control control(options.session.session_id);
   auto* const page = reinterpret_cast<HostPage*>(block + HOST_PAGE_OFF);
   page->version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
-  page->features = control::FEATURES;
+  const char* progress = std::getenv("KVGPU_PROGRESS");
+  const bool by_records = progress != nullptr && std::strcmp(progress, "records") == 0;
+  page->features = by_records ? control::FEATURE_PROGRESS_RECORDS : 0;
   page->magic = BLOCK_MAGIC;
   static Session session(options.session, block, &driver, n_devices, &control);
+  session.progress_by_records = by_records;
   if (!session.output.capture()) refuse(CUDA_ERROR_SYSTEM_NOT_READY, "cannot capture the output");
   session.start_watching();
   std::thread([] { session.read_commands(); }).detach();

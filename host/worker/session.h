@@ -65,6 +65,7 @@ class Session {
   EventRing events;
   Callbacks callbacks;
   Output output;
+  bool progress_by_records = false;  // else the GPU writes the numbers itself
   Control* const control;
   const SessionConfig config;
 

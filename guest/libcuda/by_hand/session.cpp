@@ -163,6 +163,7 @@ CUresult Session::map(const control::Opened& opened) {
   }
   commands_ = Producer(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page_->command_credit);
   events_ = Consumer(block_ + EVENT_RING_OFF, EVENT_RING_BYTES, &guest_page->event_credit);
+  progress_by_records_ = (host_page_->features & control::FEATURE_PROGRESS_RECORDS) != 0;
   word_last_.assign(N_PROGRESS_WORDS, 0);
   for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) free_words_.push_back(word);
   return CUDA_SUCCESS;
@@ -403,6 +404,7 @@ CUresult Session::query(uint32_t word, uint64_t number) {
     }
   }
   if (reached(word, number)) return CUDA_SUCCESS;
+  if (progress_by_records_) pump();
   const CUresult pending = pending_error();
   return pending != CUDA_SUCCESS ? pending : CUDA_ERROR_NOT_READY;
 }

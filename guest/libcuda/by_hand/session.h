@@ -174,6 +174,7 @@ class Session {
   std::byte* block_ = nullptr;
   HostPage* host_page_ = nullptr;
   uint64_t* progress_ = nullptr;
+  bool progress_by_records_ = false;
   std::vector<DeviceState> devices_;
   int driver_version_ = 0;
 

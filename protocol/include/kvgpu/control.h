@@ -10,6 +10,8 @@ namespace kvgpu::control {
 inline constexpr uint16_t PROTOCOL_MAJOR = 0;
 inline constexpr uint16_t PROTOCOL_MINOR = 1;
 inline constexpr uint32_t FEATURES = 0;
+// In the host page only: progress comes as PROGRESS records, not as words written by the GPU.
+inline constexpr uint32_t FEATURE_PROGRESS_RECORDS = 1;
 
 inline constexpr uint32_t FRAME_MAGIC = 0x4347564b;  // "KVGC"
 inline constexpr uint32_t MAX_PAYLOAD_BYTES = 4096;

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of this host on a kvgpud of their own: real libcuda.so.1, real worker, software GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Another build of all native parts, such as build/asan.
+BUILD = ROOT / os.environ.get("KVGPU_TEST_BUILD", "build/release")
+LOOPBACK = BUILD / "tests/loopback"
+PROGRAMS = BUILD / "tests/programs"
+LIMIT_S = 120
+
+
+class Loopback:
+    """A running kvgpud and `kvgpu run` against it."""
+
+    def __init__(self, runtime_dir: Path, environment: Mapping[str, str]) -> None:
+        self.runtime_dir = runtime_dir
+        self.environment = dict(environment)
+
+    def command(self, *program: str | Path) -> list[str]:
+        run = (sys.executable, "-m", "kvgpu.host.cli", "run", "--")
+        return [*run, *(str(part) for part in program)]
+
+    def start(self, *program: str | Path, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*program),
+            env={**self.environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *program: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*program),
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def logs(self) -> str:
+        """Return the sessions' logs, for a failed assertion."""
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')}"
+            for path in sorted((self.runtime_dir / "log").glob("*"))
+        )
+
+    def check(self, *program: str | Path, **variables: str) -> str:
+        """Run a program that must end with status 0; return what it printed."""
+        done = self.run(*program, **variables)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.logs()}"
+        return done.stdout
+
+    def worker_pids(self) -> list[int]:
+        """Return the workers of this kvgpud: its children."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                arguments = status.read_bytes().split(b"\0")
+                parent = int((status.parent / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            if arguments[0].endswith(b"kvgpu-worker") and parent == self.kvgpud_pid:
+                found.append(int(status.parent.name))
+        return found
+
+    kvgpud_pid = 0
+
+
+@contextmanager
+def loopback(driver: str = "software", jail: bool = True, **variables: str) -> Iterator[Loopback]:
+    """Start a kvgpud; end it, and with it what it started."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "packaging/python"),
+        "PYTHONSAFEPATH": "1",
+        "KVGPU_WORKER": str(BUILD / "host/worker/kvgpu-worker"),
+        "KVGPU_SOFTWARE_GPU": str(BUILD / "host/software_gpu/libcuda.so.1"),
+        "KVGPU_LIBCUDA_DIR": str(BUILD / "guest/libcuda"),
+        **variables,
+    }
+    # Not pytest's: a socket's path has 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="kvgpu-loopback-") as folder:
+        runtime_dir = Path(folder)
+        environment["KVGPU_RUNTIME_DIR"] = folder
+        log = runtime_dir / "kvgpud.log"
+        with log.open("wb") as output:
+            daemon = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "kvgpu.host.kvgpud", "--runtime-dir", folder),
+                    *("--driver", driver, "--jail" if jail else "--no-jail"),
+                ],
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            deadline_s = time.monotonic() + 20
+            while not (runtime_dir / "kvgpud.sock").exists():
+                assert daemon.poll() is None, log.read_text()
+                assert time.monotonic() < deadline_s, log.read_text()
+                time.sleep(0.02)
+            running = Loopback(runtime_dir, environment)
+            running.kvgpud_pid = daemon.pid
+            yield running
+        finally:
+            daemon.terminate()
+            daemon.wait(20)
+
+
+def case_names() -> list[str]:
+    """Return the cases of driver_cases; none where it has not been built (then a test says so)."""
+    binary = LOOPBACK / "driver_cases"
+    if not binary.exists():
+        return []
+    listed = subprocess.run(
+        [str(binary), "--list-test-cases", "--no-version", "--no-colors"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(BUILD / "guest/libcuda")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    lines = listed.splitlines()
+    return [line for line in lines if line and not line.startswith(("[doctest]", "="))]
+
+
+def case_filter(name: str) -> str:
+    """Return doctest's option that selects exactly this case (commas separate filters)."""
+    return "--test-case=" + name.replace(",", "\\,")

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cases launch.
+
+extern "C" __global__ void add_one(int* data, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) data[i] += 1;
+}
+
+extern "C" __global__ void copy_int(const int* from, int* to) { *to = *from; }
+
+// Waits until the host opens the gate: a stream that is busy for as long as a case likes.
+extern "C" __global__ void wait_for_gate(const volatile int* gate) {
+  while (*gate == 0) {
+  }
+}
+
+struct Mixed {
+  char a;
+  double b;
+  short c;
+};
+
+extern "C" __global__ void mixed_params(char first, double second, Mixed third, int* out) {
+  out[0] = first;
+  out[1] = static_cast<int>(second);
+  out[2] = third.a;
+  out[3] = static_cast<int>(third.b);
+  out[4] = third.c;
+}
+
+extern "C" __global__ void write_to(int* address) { *address = 1; }
+
+__device__ int counter = 7;
+
+extern "C" __global__ void read_counter(int* out) { *out = counter; }

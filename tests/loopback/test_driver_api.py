@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of cases/*.cpp through `kvgpu run`; on a real GPU tests/gpu runs the same, natively too."""
+
+from __future__ import annotations
+
+import pytest
+from framework.loopback import LOOPBACK, Loopback, case_filter, case_names, loopback
+
+
+def test_cases_are_built() -> None:
+    assert len(case_names()) >= 20, f"{LOOPBACK}/driver_cases is missing or short: make build"
+
+
+@pytest.mark.parametrize("case", case_names())
+def test_case(host: Loopback, case: str) -> None:
+    output = host.check(LOOPBACK / "driver_cases", case_filter(case))
+    assert "1 passed" in output
+
+
+def test_every_call_synchronous_in_one_process(host: Loopback) -> None:
+    """All cases but those that corrupt the context, one after another in one process."""
+    skip = "--test-case-exclude=error:*,initialisation:*,context:*"
+    output = host.check(LOOPBACK / "driver_cases", skip)
+    assert "0 failed" in output
+
+
+@pytest.mark.parametrize("case", [c for c in case_names() if c.startswith(("event", "progress"))])
+def test_progress_as_records(case: str) -> None:
+    """The general form of progress: PROGRESS records instead of words that the GPU writes."""
+    with loopback(KVGPU_PROGRESS="records") as host:
+        host.check(LOOPBACK / "driver_cases", case_filter(case))

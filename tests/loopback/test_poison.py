@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deferred error poisons the session until it has been returned. fault_driver plants the error."""
+
+from __future__ import annotations
+
+import pytest
+from framework.loopback import LOOPBACK, case_filter, loopback
+
+OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        (
+            "poison: nothing after the failed record runs until the error has been returned, once",
+            OUT_OF_MEMORY,
+        ),
+        ("poison: a copy back never brings stale data with success", OUT_OF_MEMORY),
+        (
+            "poison: who waits for a number behind the failure gets the error, too",
+            OUT_OF_MEMORY,
+        ),
+        ("sticky: after a corrupted context every call returns its error", LAUNCH_FAILED),
+    ],
+)
+def test_poison(case: str, error: int) -> None:
+    fault = f"cuLaunchKernel:2:{error}"
+    driver = str(LOOPBACK / "libfault_driver.so")
+    # No jail: it shows the worker one driver folder, and this driver lies in two.
+    with loopback(driver=driver, jail=False, KVGPU_FAULT=fault) as host:
+        output = host.check(LOOPBACK / "poison_cases", case_filter(case))
+        assert "1 passed" in output
