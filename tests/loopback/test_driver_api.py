@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of cases/*.cpp through `kvgpu run`; on a real GPU tests/gpu runs the same, natively too."""
+"""The cases of cases/*.cpp through `kvgpu run`; tests/gpu runs them on a real GPU, natively too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deferred error poisons the session until it has been returned. fault_driver plants the error."""
+"""A deferred error poisons the session until it has been returned (fault_driver plants it)."""
 
 from __future__ import annotations
 
