@@ -28,6 +28,7 @@ void notify(std::string state, int fd_to_pass = -1) {
   std::memcpy(address.sun_path, path, std::strlen(path));
   if (address.sun_path[0] == '@') address.sun_path[0] = '\0';  // an abstract name
   const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd) return;
   iovec part{state.data(), state.size()};
   PassedFd passed;
   msghdr message{};

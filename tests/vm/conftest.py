@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,20 @@ from framework.vm import Vm
 
 LOGS = REPOSITORY / "build" / "vm-tests"
 PROGRAM = REPOSITORY / "build" / "release" / "tests" / "programs" / "demo"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs' ends beside a failure."""
+    report = yield
+    if report.failed:
+        for log in (LOGS / "kvgpud.log", *(REPOSITORY / "build" / "vm").glob("*/serial.log")):
+            if log.is_file():
+                tail = log.read_text(errors="replace").splitlines()[-40:]
+                report.sections.append((str(log), "\n".join(tail)))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +64,9 @@ def _vm(host: Path, image: GuestImage, package: Path, linger: Path) -> Iterator[
     with Vm("kvgpu-test", image, payload) as vm:
         vm.start()
         vm.check(
-            f"apt-get install -y --no-install-recommends /payload/{package.name}", timeout_s=120
+            # Written out: some tests pull the VM's plug.
+            f"apt-get install -y --no-install-recommends /payload/{package.name} && sync",
+            timeout_s=120,
         )
         yield vm
 

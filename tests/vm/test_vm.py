@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from framework.guest_image import GuestImage
-from framework.host_services import HostError, kvgpu, wait_until
+from framework.host_services import RUNTIME_DIR, HostError, wait_until
 from framework.vm import AS_NOBODY, Vm
+
+from kvgpu.host.client import ApiClient
+from kvgpu.host.messages import SessionListRequest
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
@@ -19,7 +21,9 @@ START_S = 30.0  # until a process in an emulated guest computes
 
 
 def sessions() -> list[dict[str, Any]]:
-    listed = json.loads(kvgpu("session", "list", "--json"))
+    # Not by the command: starting it takes a good part of the second that some tests measure.
+    with ApiClient(RUNTIME_DIR) as client:
+        listed = client.ask(SessionListRequest())["sessions"]
     assert isinstance(listed, list)
     return listed
 
