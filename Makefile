@@ -112,10 +112,15 @@ test: test-unit test-native test-loopback test-vm-smoke  ## everything that need
 test-unit: build-release
 	$(PYTEST) -n $(JOBS) tests/unit
 
-test-native: build-release build-asan build-tsan
+SANITIZERS := asan tsan
+test-native: build-release $(addprefix test-native-,$(SANITIZERS))
 	ctest --preset release
-	ctest --preset asan
-	ctest --preset tsan
+
+.PHONY: test-native-%
+test-native-%: setup
+	@test -f build/$*/build.ninja || cmake --preset $* --log-level=WARNING
+	@cmake --build --preset $* -j $(JOBS) --target native_tests
+	ctest --preset $*
 
 test-loopback: build-release
 	$(PYTEST) tests/loopback
