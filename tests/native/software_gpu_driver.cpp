@@ -83,7 +83,7 @@ TEST_CASE("what cannot run is refused with its line") {
 
 TEST_CASE("images: fat binaries of all kinds, machine code only, damaged ones") {
   Gpu gpu;
-  for (const char* path : {KVGPU_FATBIN_PLAIN, KVGPU_FATBIN_COMPRESSED}) {
+  for (const char* path : {KVGPU_FATBIN_PLAIN, KVGPU_FATBIN_ZSTD, KVGPU_FATBIN_LZ4}) {
     CAPTURE(path);
     const std::string image = bytes_of_file(path);
     CUlibrary library;
@@ -114,7 +114,7 @@ TEST_CASE("images: fat binaries of all kinds, machine code only, damaged ones") 
                             "ELF\2\1\1"),
            CUDA_ERROR_NO_BINARY_FOR_GPU);
   CHECK_EQ(cuModuleLoadData(&module, ""), CUDA_ERROR_INVALID_IMAGE);
-  std::string damaged = bytes_of_file(KVGPU_FATBIN_COMPRESSED);
+  std::string damaged = bytes_of_file(KVGPU_FATBIN_ZSTD);
   memset(damaged.data() + 120, 0x55, 40);
   CHECK_NE(cuModuleLoadData(&module, damaged.data()), CUDA_SUCCESS);
 }
@@ -253,6 +253,7 @@ TEST_CASE("events: state, time and order between streams") {
   CHECK_EQ(cuEventQuery(middle), CUDA_ERROR_NOT_READY);
   CHECK_EQ(cuEventElapsedTime(&ms, start, middle), CUDA_ERROR_NOT_READY);
   CHECK_EQ(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  CU(cuEventSynchronize(start));
   usleep(2000);
   gate.open = true;
   CU(cuStreamSynchronize(second));
