@@ -8,10 +8,10 @@
 
 enum { N_WORDS = 4096 };
 
-static void *library;
+static void* library;
 
-static void *entry(const char *name) {
-  void *address = dlsym(library, name);
+static void* entry(const char* name) {
+  void* address = dlsym(library, name);
   if (address == NULL) {
     fprintf(stderr, "linger: no %s\n", name);
     exit(1);
@@ -19,13 +19,13 @@ static void *entry(const char *name) {
   return address;
 }
 
-static void check(const char *what, int result) {
+static void check(const char* what, int result) {
   if (result == 0) return;
   fprintf(stderr, "linger: %s: CUDA error %d\n", what, result);
   exit(1);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   if (argc != 2) return 2;
   library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == NULL) {
@@ -33,13 +33,13 @@ int main(int argc, char **argv) {
     return 1;
   }
   int (*init)(unsigned) = entry("cuInit");
-  int (*retain)(void **, int) = entry("cuDevicePrimaryCtxRetain");
-  int (*set_current)(void *) = entry("cuCtxSetCurrent");
-  int (*alloc)(uint64_t *, size_t) = entry("cuMemAlloc_v2");
+  int (*retain)(void**, int) = entry("cuDevicePrimaryCtxRetain");
+  int (*set_current)(void*) = entry("cuCtxSetCurrent");
+  int (*alloc)(uint64_t*, size_t) = entry("cuMemAlloc_v2");
   int (*fill)(uint64_t, unsigned, size_t) = entry("cuMemsetD32_v2");
-  int (*read_back)(void *, uint64_t, size_t) = entry("cuMemcpyDtoH_v2");
+  int (*read_back)(void*, uint64_t, size_t) = entry("cuMemcpyDtoH_v2");
   static uint32_t words[N_WORDS];
-  void *context = NULL;
+  void* context = NULL;
   uint64_t memory = 0;
   check("cuInit", init(0));
   check("cuDevicePrimaryCtxRetain", retain(&context, 0));
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
         return 1;
       }
     }
-    FILE *file = fopen(argv[1], "w");
+    FILE* file = fopen(argv[1], "w");
     if (file == NULL) return 1;
     fprintf(file, "%u\n", round);
     fclose(file);
