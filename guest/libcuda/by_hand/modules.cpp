@@ -35,7 +35,10 @@ CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
 }
 
 CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Handle* handle) {
-  const Call call(CaptureRule::FORBIDDEN);
+  CUresult error = CUDA_SUCCESS;
+  Context* const home = is_library ? library_context(&error) : nullptr;
+  if (error != CUDA_SUCCESS) return error;
+  const Call call(CaptureRule::FORBIDDEN, home);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const auto image = measure_image(image_pointer);
   if (!image) return CUDA_ERROR_INVALID_IMAGE;
@@ -59,7 +62,7 @@ CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Han
 
 CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handle* handle) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, module == nullptr ? nullptr : module->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(module->mutex);
@@ -97,7 +100,7 @@ CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handl
 CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* dptr,
                     size_t* bytes) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, module == nullptr ? nullptr : module->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto name_bytes = static_cast<uint32_t>(std::strlen(name));
