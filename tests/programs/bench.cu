@@ -41,6 +41,7 @@ static void time_each(const char* name, int n, F call) {
 static void launches() {
   constexpr int N = 10'000, BATCH = 500;
   for (int i = 0; i < 100; ++i) nothing<<<1, 32>>>();
+  CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
   // The queue is emptied now and then, so that its limit is not what is measured.
   int since_sync = 0;
@@ -52,6 +53,7 @@ static void launches() {
     if (++since_sync % BATCH == 0) CHECK(cudaDeviceSynchronize());
   }
   CHECK(cudaDeviceSynchronize());
+  CHECK(cudaGetLastError());
   line("launches", N / ((now_us() - start) / 1e6), "1/s");
   time_each("launch_and_sync", 2'000, [] {
     nothing<<<1, 32>>>();
