@@ -55,6 +55,8 @@ CUresult Session::enter(const Context& context) {
 }
 
 CUresult Session::enter(wire::Handle handle) {
+  if (handle == 0)
+    return CUDA_SUCCESS;  // a call that needs no context; where it does, the driver says so
   const auto context = handles.context(handle);
   return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : enter(*context);
 }

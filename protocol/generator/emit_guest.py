@@ -110,6 +110,8 @@ def _plain(row: Row) -> str:
     for param in outs(row):
         body += f"  if ({param.name} == nullptr) return CUDA_ERROR_INVALID_VALUE;\n"
     flags = "CaptureRule::ALLOWED" if row.allowed_in_capture else "CaptureRule::FORBIDDEN"
+    if row.context_optional:
+        flags += ", nullptr, ContextRule::OPTIONAL"
     body += f"  Call call({flags});\n  if (call.status() != CUDA_SUCCESS) return call.status();\n"
     for param in ins(row):
         if param.type in HANDLE_KINDS:

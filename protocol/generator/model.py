@@ -10,7 +10,7 @@ from pathlib import Path
 
 CLASSES = frozenset({"local", "async", "sync", "completion", "bulk", "callback"})
 ROW_KEYS = frozenset(
-    "class opcode wire stream blocks poisoned destroys deferred allowed_in_capture".split()
+    "class opcode wire stream blocks poisoned destroys deferred allowed_in_capture context".split()
 )
 ROUTES = frozenset({"enqueue", "execute", "block", "direct", "event"})
 
@@ -66,6 +66,7 @@ class Row:
     destroys: str | None = None
     deferred: tuple[str, ...] = ()
     allowed_in_capture: bool = False
+    context_optional: bool = False
 
     @property
     def name(self) -> str:
@@ -173,6 +174,7 @@ def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) ->
         destroys=None if "destroys" not in entry else str(entry["destroys"]),
         deferred=tuple(str(d) for d in deferred),
         allowed_in_capture=bool(entry.get("allowed_in_capture", False)),
+        context_optional=entry.get("context") == "optional",
     )
 
 

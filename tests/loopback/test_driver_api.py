@@ -29,3 +29,7 @@ def test_progress_as_records(case: str) -> None:
     """The general form of progress: PROGRESS records instead of words that the GPU writes."""
     with loopback(KVGPU_PROGRESS="records") as host:
         host.check(LOOPBACK / "driver_cases", case_filter(case))
+
+
+def test_executor_blocked_call_stops_no_other_thread(host: Loopback) -> None:
+    host.check(LOOPBACK / "poison_cases", "--test-case=executor:*")

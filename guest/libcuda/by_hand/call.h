@@ -13,11 +13,15 @@ namespace kvgpu::guest {
 // CUDA 13.0, cuThreadExchangeStreamCaptureMode: "potentially unsafe" calls are forbidden while
 // certain captures go on.
 enum class CaptureRule { ALLOWED, FORBIDDEN };
+// Libraries belong to no context: they load before there is one.
+enum class ContextRule { NEEDED, OPTIONAL };
 
 class Call {
  public:
   // Needs a current context unless `context` is given.
-  explicit Call(CaptureRule rule, Context* context = nullptr) : context_(context) {
+  explicit Call(CaptureRule rule, Context* context = nullptr,
+                ContextRule context_rule = ContextRule::NEEDED)
+      : context_(context) {
     Session& session = Session::get();
     if ((status_ = session.pending_error()) != CUDA_SUCCESS) return;
     if (Session::in_callback()) {
@@ -25,7 +29,7 @@ class Call {
       return;
     }
     if (context_ == nullptr) context_ = current_context();
-    if (context_ == nullptr) {
+    if (context_ == nullptr && context_rule == ContextRule::NEEDED) {
       status_ = CUDA_ERROR_INVALID_CONTEXT;
     } else if (rule == CaptureRule::FORBIDDEN) {
       status_ = unsafe_call_allowed();
@@ -33,12 +37,13 @@ class Call {
   }
 
   CUresult status() const { return status_; }
-  wire::Handle context() const { return context_->handle; }
+  wire::Handle context() const { return context_ == nullptr ? 0 : context_->handle; }
+  int device() const { return context_ == nullptr ? 0 : context_->device; }
   Context& context_object() const { return *context_; }
 
   template <typename In>
   CUresult sync(wire::Op op, const In& in, Part rest = {nullptr, 0}) const {
-    return Session::get().call(op, context_->device, nullptr, part(in), rest);
+    return Session::get().call(op, device(), nullptr, part(in), rest);
   }
   // `out` is filled where the call succeeds; a shorter reply leaves zeroes.
   template <typename In, typename Out>
@@ -46,11 +51,11 @@ class Call {
   CUresult sync(wire::Op op, const In& in, Out* out, Part rest = {nullptr, 0}) const {
     *out = {};
     ReplyBuffer buffer{out, sizeof(Out)};
-    return Session::get().call(op, context_->device, &buffer, part(in), rest);
+    return Session::get().call(op, device(), &buffer, part(in), rest);
   }
   template <typename In>
   CUresult async(wire::Op op, const In& in) const {
-    return Session::get().send(op, context_->device, part(in));
+    return Session::get().send(op, device(), part(in));
   }
 
  private:

@@ -29,6 +29,28 @@ bool forbids_here(const Capture& capture) {
          capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
+// What the rules that are kept here say of a capture that ends now. On driver 580 a wrong thread
+// ends it, too.
+CUresult verdict_on(const Capture& capture) {
+  if (capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      !pthread_equal(capture.origin_thread, pthread_self())) {
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+  return capture.invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+// All its streams are ordinary ones again.
+void leave_capture(const Capture& capture) {
+  const std::lock_guard lock(mutex);
+  captures.erase(capture.id);
+  n_captures.fetch_sub(1, std::memory_order_release);
+  const std::lock_guard streams_lock(capture.context->mutex);
+  for (Stream* member : capture.context->streams) {
+    if (member->capture.load() == &capture)
+      member->capture.store(nullptr, std::memory_order_release);
+  }
+}
+
 }  // namespace
 
 bool any_capture() { return n_captures.load(std::memory_order_acquire) != 0; }
@@ -108,30 +130,18 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   Capture* const capture = stream->capture.load();
   if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   *phGraph = nullptr;
-  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-      !pthread_equal(capture->origin_thread, pthread_self())) {
-    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  }
   if (capture->origin != stream) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   Graph* const graph = tables().graphs.create();
   if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   graph->n_host_functions = capture->n_host_functions;
   const wire::EndCapture body{stream->handle, graph->handle};
   CUresult result = call.sync(wire::Op::cuStreamEndCapture, body);
-  {
-    const std::lock_guard lock(mutex);
-    captures.erase(capture->id);
-    n_captures.fetch_sub(1, std::memory_order_release);
-    const std::lock_guard streams_lock(stream->context->mutex);
-    for (Stream* member : stream->context->streams) {
-      if (member->capture.load() == capture)
-        member->capture.store(nullptr, std::memory_order_release);
-    }
-  }
-  if (result == CUDA_SUCCESS && capture->invalid) {
-    // The worker's capture knew nothing of the illegal call: its graph is not to be had.
+  leave_capture(*capture);
+  const CUresult verdict = verdict_on(*capture);
+  if (result == CUDA_SUCCESS && verdict != CUDA_SUCCESS) {
+    // The worker's capture knew nothing of it: its graph is not to be had.
     (void)graph_destroy(from_wire<CUgraph>(graph->handle));
-    result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    result = verdict;
   } else if (result != CUDA_SUCCESS) {
     tables().graphs.remove(graph->handle);
   } else {
@@ -216,11 +226,25 @@ CUresult graph_instantiate_with_flags(CUgraphExec* phGraphExec, CUgraph hGraph,
   return CUDA_SUCCESS;
 }
 
+CUresult graph_get_nodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) {
+  if (numNodes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (nodes != nullptr) return static_cast<CUresult>(refuse_part("the list of cuGraphGetNodes"));
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Graph* const graph = find(hGraph);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  wire::NodeCount out;
+  const CUresult result =
+      call.sync(wire::Op::cuGraphGetNodes, wire::GraphRef{call.context(), graph->handle}, &out);
+  if (result == CUDA_SUCCESS) *numNodes = out.n;
+  return result;
+}
+
 CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   const GraphExec* const exec = find(hGraphExec);
-  if (exec == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (Capture* capture = enqueue.capture()) {
     capture->n_host_functions += exec->n_host_functions;  // becomes a child graph
   } else {

@@ -46,8 +46,8 @@ CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Han
   if (const CUresult bad = upload(call, *image, &blob)) return bad;
   Module* const module = tables().modules.create();
   if (module == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  module->context = &call.context_object();
   module->is_library = is_library;
+  if (!is_library) module->context = &call.context_object();
   wire::LoadedImage out;
   const CUresult result =
       call.sync(op, wire::LoadImage{call.context(), blob, module->handle}, &out);
@@ -62,9 +62,10 @@ CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Han
 
 CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handle* handle) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED, module == nullptr ? nullptr : module->context);
-  if (call.status() != CUDA_SUCCESS) return call.status();
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, module->context,
+                  module->is_library ? ContextRule::OPTIONAL : ContextRule::NEEDED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   const std::lock_guard lock(module->mutex);
   if (const auto known = module->functions.find(name); known != module->functions.end()) {
     *handle = known->second;
@@ -100,9 +101,9 @@ CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handl
 CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* dptr,
                     size_t* bytes) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED, module == nullptr ? nullptr : module->context);
-  if (call.status() != CUDA_SUCCESS) return call.status();
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, module->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   const auto name_bytes = static_cast<uint32_t>(std::strlen(name));
   wire::Global out;
   const wire::GetGlobal body{call.context(), module->handle, name_bytes, 0};
@@ -225,7 +226,6 @@ CUresult library_get_module(CUmodule* pMod, CUlibrary library) {
   if (owner->module_of_library == 0) {
     Module* const module = tables().modules.create();
     if (module == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    module->context = &call.context_object();
     const wire::LibraryModule body{call.context(), owner->handle, module->handle};
     if (const CUresult bad = call.sync(wire::Op::cuLibraryGetModule, body)) {
       tables().modules.remove(module->handle);

@@ -65,8 +65,8 @@ struct Event {
 
 struct Module {  // of cuModuleLoad* and cuLibraryLoad*
   wire::Handle handle = 0;
-  Context* context = nullptr;
   bool is_library = false;
+  Context* context = nullptr;  // of a module; a library has none
   std::mutex mutex;
   std::map<std::string, wire::Handle> functions;
   wire::Handle module_of_library = 0;

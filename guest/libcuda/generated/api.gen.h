@@ -157,6 +157,7 @@ CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode);
 CUresult graph_instantiate_with_flags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                       unsigned long long flags);
 CUresult graph_launch(CUgraphExec hGraph, CUstream hStream);
+CUresult graph_get_nodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes);
 CUresult graph_destroy(CUgraph hGraph);
 CUresult graph_exec_destroy(CUgraphExec hGraphExec);
 

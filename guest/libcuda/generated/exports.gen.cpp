@@ -397,6 +397,9 @@ EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CU
 EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
   return guest::graph_launch(hGraph, hStream);
 }
+EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) {
+  return guest::graph_get_nodes(hGraph, nodes, numNodes);
+}
 EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) { return guest::graph_destroy(hGraph); }
 EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
   return guest::graph_exec_destroy(hGraphExec);

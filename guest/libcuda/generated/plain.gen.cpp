@@ -43,7 +43,7 @@ CUresult mem_get_info_v2(size_t* free, size_t* total) {
 }
 
 CUresult library_unload(CUlibrary library) {
-  Call call(CaptureRule::FORBIDDEN);
+  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::MODULE, library)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuLibraryUnload_in in{call.context(), to_wire(library)};

@@ -60,6 +60,7 @@ CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter
 CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_launch(Session& session, const Task& task, ReplyWriter& reply);
+CUresult graph_get_nodes(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_destroy(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_exec_destroy(Session& session, const Task& task, ReplyWriter& reply);
 

@@ -91,6 +91,7 @@ constexpr Row ROWS[] = {
     {wire::Op::cuGraphInstantiateWithFlags,
      {"cuGraphInstantiateWithFlags", Route::BLOCK, false, &graph_instantiate_with_flags}},
     {wire::Op::cuGraphLaunch, {"cuGraphLaunch", Route::ENQUEUE, false, &graph_launch}},
+    {wire::Op::cuGraphGetNodes, {"cuGraphGetNodes", Route::EXECUTE, false, &graph_get_nodes}},
     {wire::Op::cuGraphDestroy, {"cuGraphDestroy", Route::EXECUTE, true, &graph_destroy}},
     {wire::Op::cuGraphExecDestroy, {"cuGraphExecDestroy", Route::BLOCK, true, &graph_exec_destroy}},
 };

@@ -53,13 +53,13 @@ CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWrite
   const auto context = session.handles.context(body.context);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult bad = session.enter(*context)) return bad;
-  const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
-  session.output.deliver(session.events);
-  if (result != CUDA_SUCCESS) return result;
+  // First out of the table: the watcher must not ask a stream that goes.
   session.handles.remove_streams_of(body.context);
   session.handles.remove(body.context);
+  const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
+  session.output.deliver(session.events);
   session.forget_registrations();
-  return CUDA_SUCCESS;
+  return result;
 }
 
 }  // namespace kvgpu::worker

@@ -116,22 +116,21 @@ CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& rep
   wire::GetFunction body;
   std::string name;
   if (!task.read(&body) || !read_name(task, body, &name)) session.violation(task);
-  const auto context = session.handles.context(body.context);
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = session.enter(*context)) return bad;
+  if (const CUresult bad = session.enter(body.context)) return bad;
   const DriverTable& driver = *session.driver;
   CUlibrary library;
   if (!session.handles.get(body.module, &library)) return CUDA_ERROR_INVALID_HANDLE;
   CUkernel kernel = nullptr;
   if (const CUresult bad = driver.cuLibraryGetKernel(&kernel, library, name.c_str())) return bad;
   if (!session.handles.add(body.function, kernel)) session.violation(task);
+  const auto device = static_cast<CUdevice>(wire::target_device(task.header.target));
   describe_function(
       reply,
       [&](size_t i, size_t* offset, size_t* bytes) {
         return driver.cuKernelGetParamInfo(kernel, i, offset, bytes);
       },
       [&](int* value, CUfunction_attribute id) {
-        return driver.cuKernelGetAttribute(value, id, kernel, context->device);
+        return driver.cuKernelGetAttribute(value, id, kernel, device);
       });
   return CUDA_SUCCESS;
 }

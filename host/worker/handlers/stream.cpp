@@ -171,6 +171,18 @@ CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyW
   return result;
 }
 
+CUresult graph_get_nodes(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::GraphRef body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUgraph graph;
+  if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_HANDLE;
+  size_t n = 0;
+  const CUresult result = session.driver->cuGraphGetNodes(graph, nullptr, &n);
+  reply.put(wire::NodeCount{n});
+  return result;
+}
+
 CUresult graph_launch(Session& session, const Task& task, ReplyWriter&) {
   wire::LaunchGraph body;
   if (!task.read(&body)) session.violation(task);

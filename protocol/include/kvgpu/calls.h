@@ -229,6 +229,13 @@ struct GraphInstantiate {
   Handle exec;
   uint64_t flags;
 };
+struct GraphRef {
+  Handle context;
+  Handle graph;
+};
+struct NodeCount {
+  uint64_t n;
+};
 struct HostSync {
   Handle context;
 };

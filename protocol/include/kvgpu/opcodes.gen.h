@@ -66,6 +66,7 @@ enum class Op : uint16_t {
   cuGraphLaunch = 123,
   cuGraphDestroy = 124,
   cuGraphExecDestroy = 125,
+  cuGraphGetNodes = 126,
 };
 
 }  // namespace kvgpu::wire
