@@ -95,8 +95,9 @@ CUresult device_get_pci_bus_id(char* pciBusId, int len, CUdevice dev) {
   if (pciBusId == nullptr || len <= 0) return CUDA_ERROR_INVALID_VALUE;
   const auto* info = find_device(dev, &error);
   if (info == nullptr) return error;
-  if (std::strlen(info->pci_bus_id) >= static_cast<size_t>(len)) return CUDA_ERROR_INVALID_VALUE;
-  std::strcpy(pciBusId, info->pci_bus_id);
+  const size_t with_nul_bytes = std::strlen(info->pci_bus_id) + 1;
+  if (with_nul_bytes > static_cast<size_t>(len)) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(pciBusId, info->pci_bus_id, with_nul_bytes);
   return CUDA_SUCCESS;
 }
 
