@@ -35,8 +35,8 @@ CUresult release(uint64_t address, MemoryKind first, MemoryKind second, CUresult
 
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer,
                            const Device& device, const Allocation& allocation) {
-  const auto answer = [&](auto value) {
-    memcpy(data, &value, sizeof value);
+  const auto answer = [&]<class T>(T value) {
+    memcpy(data, static_cast<const void*>(&value), sizeof(T));
     return CUDA_SUCCESS;
   };
   switch (attribute) {

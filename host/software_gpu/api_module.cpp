@@ -141,8 +141,6 @@ CUresult get_attribute(int* value, CUfunction_attribute attribute, const void* h
       *value = static_cast<int>(std::clamp(function.n_registers, 8u, 255u));
       break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-      *value = 80;
-      break;
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
       *value = 80;
       break;

@@ -51,24 +51,25 @@ class Formatter {
         spec += std::to_string(static_cast<int32_t>(width));
       } else if (strchr("-+ #0123456789.", c)) {
         spec += c;
-      } else if (c == 'l') {
-        is_long = true;
-      } else if (c != 'h' && c != 'z' && c != 'j') {
+      } else if (strchr("lzjh", c)) {
+        is_long |= c != 'h';
+      } else {
         break;
-      } else if (c != 'h') {
-        is_long = true;
       }
     }
-    const char kind = *i < format.size() ? format[(*i)++] : 0;
+    const char kind = *i < format.size() ? format[(*i)++] : '\0';
     return print(spec, kind, is_long, out);
   }
 
   bool print(const std::string& spec, char kind, bool is_long, std::string* out) {
-    char text[512];
     uint64_t value;
     const auto emit = [&](auto typed, const char* suffix) {
-      snprintf(text, sizeof text, (spec + suffix).c_str(), typed);
-      out->append(text);
+      const std::string one = spec + suffix;
+      const int length = snprintf(nullptr, 0, one.c_str(), typed);
+      if (length < 0) return false;
+      std::string text(static_cast<size_t>(length) + 1, '\0');
+      snprintf(text.data(), text.size(), one.c_str(), typed);
+      out->append(text, 0, static_cast<size_t>(length));
       return true;
     };
     const std::string modified = std::string(is_long ? "ll" : "") + kind;

@@ -42,6 +42,7 @@ class Table {
   std::vector<std::shared_ptr<T>> all() const {
     std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<T>> result;
+    result.reserve(objects_.size());
     for (const auto& [handle, object] : objects_) result.push_back(object);
     return result;
   }

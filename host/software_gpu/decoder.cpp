@@ -275,6 +275,7 @@ void FunctionDecoder::address(const ptx::Operand& operand, Instruction* out) {
 
 uint32_t FunctionDecoder::add_vector(const ptx::Operand& operand, Type type, bool is_destination) {
   std::vector<Row> rows;
+  rows.reserve(operand.elements.size());
   for (const ptx::Operand& element : operand.elements)
     rows.push_back(is_destination ? destination(element) : value(element, type));
   out_->vectors.push_back(std::move(rows));

@@ -119,7 +119,7 @@ struct Careful<F> {
     uint64_t* d = block.row(in.dst);
     const Row rows[3] = {in.a, in.b, in.c};
     const uint64_t* sources[3];
-    for (size_t k = 0; k < 3; ++k) sources[k] = rows[k] == NO_ROW ? nullptr : block.row(rows[k]);
+    for (size_t k = 0; k < 3; ++k) sources[k] = block.row(rows[k] == NO_ROW ? in.a : rows[k]);
     const int before = std::fegetround();
     std::fesetround(ROUNDING[in.mode]);
     for_each(lanes, [&](uint32_t i) {

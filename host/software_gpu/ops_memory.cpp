@@ -57,7 +57,7 @@ void load_vector(Block& block, const Instruction& in, const Lanes& lanes) {
   for_each(lanes, [&](uint32_t i) {
     const char* from = block.resolve(in, i, a[i] + offset, n_bytes, n_bytes);
     if (!from) return;
-    uint64_t values[4];  // a destination may be the address register
+    uint64_t values[4] = {};  // a destination may be the address register
     for (size_t k = 0; k < rows.size(); ++k)
       values[k] =
           extended<T>(__atomic_load_n(reinterpret_cast<const T*>(from) + k, __ATOMIC_ACQUIRE));

@@ -96,7 +96,7 @@ class Parser {
   Operand number() {
     Operand operand;
     const std::string_view text = peek().text;
-    const char tag = text.size() > 1 && text[0] == '0' ? text[1] | 0x20 : 0;
+    const int tag = text.size() > 1 && text[0] == '0' ? text[1] | 0x20 : 0;
     if ((tag == 'f' && text.size() == 10) || (tag == 'd' && text.size() == 18)) {
       uint64_t bits = 0;
       std::from_chars(text.data() + 2, text.data() + text.size(), bits, 16);

@@ -369,6 +369,7 @@ TEST_CASE("printf reaches standard output when the program synchronises") {
   int ends[2];
   REQUIRE_EQ(pipe(ends), 0);
   const int before = dup(STDOUT_FILENO);
+  REQUIRE_GE(before, 0);
   fflush(stdout);
   dup2(ends[1], STDOUT_FILENO);
   const CUresult launched = gpu.launch(function, 1, 2, nullptr);
