@@ -84,7 +84,16 @@ enter() {
     PIP_CERT PIP_INDEX_URL UV_INDEX_URL UV_DEFAULT_INDEX KVGPU_VM_ACCEL; do
     [[ -z ${!name:-} ]] || pass+=("$name=${!name}")
   done
-  chroot "$root" /usr/bin/env -i "${pass[@]}" bash -euo pipefail -c "$1"
+  # Not chroot alone: libvirt enters the mount namespaces of its domains, and that leads out of a
+  # chroot. What is left running at the end dies with the process namespace.
+  # shellcheck disable=SC2016
+  unshare --mount --propagation private --pid --fork --kill-child bash -euc '
+    cd "$0"
+    mount -t proc proc proc
+    mkdir -p .old
+    pivot_root . .old
+    umount --lazy /.old
+    exec chroot . "$@"' "$root" /usr/bin/env -i "${pass[@]}" bash -euo pipefail -c "$1"
 }
 
 make_root() {
