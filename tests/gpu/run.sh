@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
+#   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
 #   vm        the same programs in an emulated VM beside the GPU
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
@@ -83,6 +84,36 @@ part_programs() {
   return $failed
 }
 
+# The linker's libcuda.so.1 natively, kvgpu's under `kvgpu run`; one kvgpud for all.
+part_cases() {
+  local cases=build/release/tests/loopback/driver_cases failed=0 n=0 name filter log
+  local runtime_dir
+  runtime_dir=$(mktemp -d)
+  mkdir -p "$out"
+  log=$out/cases.log
+  "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/kvgpud.log" 2>&1 &
+  local kvgpud=$!
+  for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
+  while read -r name; do
+    filter=--test-case=${name//,/\\,}
+    n=$((n + 1))
+    echo "== native: $name" >>"$log"
+    timeout "$program_limit_s" "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
+      { echo "FAILED  natively: $name"; failed=1; }
+    echo "== remoted: $name" >>"$log"
+    KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
+      "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
+      { echo "FAILED  remoted: $name"; failed=1; }
+  done < <("$cases" --list-test-cases --no-version | grep -v -e '^\[doctest\]' -e '^===')
+  kill "$kvgpud" && wait "$kvgpud" || true
+  cat "$runtime_dir"/log/* >"$out/sessions.log" 2>/dev/null || true
+  rm -rf "$runtime_dir"
+  [[ $n -gt 0 ]] || die "no cases in $cases: run make build"
+  [[ $failed -eq 0 ]] || grep -E 'ERROR|values:|logged:|what' -A2 "$log" | tail -n 60
+  echo "cases: $n natively and remoted"
+  return $failed
+}
+
 part_bench() {
   mkdir -p "$out"
   "$python" benchmarks/pair.py --pairs "${PAIRS:-5}" "$programs_dir/bench" | tee "$out/bench.txt"
@@ -94,13 +125,13 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs bench vm)
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases bench vm)
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

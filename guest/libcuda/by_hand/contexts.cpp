@@ -76,16 +76,6 @@ CUresult deactivate(Context& context) {
 
 Context* current_context() { return context_stack.empty() ? nullptr : context_stack.back(); }
 
-Context* library_context(CUresult* error) {
-  *error = CUDA_SUCCESS;
-  if (Context* const current = current_context()) return current;
-  Context* const primary = primary_of(0, error);
-  if (primary == nullptr) return nullptr;
-  const std::lock_guard lock(primary->mutex);
-  if (!primary->active) *error = activate(*primary);
-  return *error == CUDA_SUCCESS ? primary : nullptr;
-}
-
 CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;

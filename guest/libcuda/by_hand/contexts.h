@@ -9,11 +9,6 @@ namespace kvgpu::guest {
 // as in the driver.
 Context* current_context();
 
-// Where a library is loaded. It belongs to no context, and a program may load one before it has
-// any: then the first device's primary context, which is made active for it. Null and `error` on
-// failure.
-Context* library_context(CUresult* error);
-
 // The object behind a stream argument (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, or a handle)
 // in the current context; null and `error` where it is no stream.
 Stream* find_stream(CUstream stream, CUresult* error);

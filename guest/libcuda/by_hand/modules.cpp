@@ -35,10 +35,8 @@ CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
 }
 
 CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Handle* handle) {
-  CUresult error = CUDA_SUCCESS;
-  Context* const home = is_library ? library_context(&error) : nullptr;
-  if (error != CUDA_SUCCESS) return error;
-  const Call call(CaptureRule::FORBIDDEN, home);
+  const Call call(CaptureRule::FORBIDDEN, nullptr,
+                  is_library ? ContextRule::OPTIONAL : ContextRule::NEEDED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const auto image = measure_image(image_pointer);
   if (!image) return CUDA_ERROR_INVALID_IMAGE;

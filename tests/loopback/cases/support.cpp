@@ -54,6 +54,12 @@ std::vector<int> Ints::read() const {
 }
 
 Gate::Gate(const Gpu& gpu, CUstream stream) {
+  // Loaded before the gate closes: where loading is lazy the first launch of a kernel may wait for
+  // the whole device.
+  CUdeviceptr nothing = 0;
+  int n = 0;
+  launch(gpu.function("add_one"), stream, {&nothing, &n});
+  CU(cuStreamSynchronize(stream));
   CU(cuMemHostAlloc(reinterpret_cast<void**>(&flag_), sizeof(int), 0));
   *static_cast<volatile int*>(flag_) = 0;
   CUdeviceptr address = 0;
