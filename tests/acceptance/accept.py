@@ -157,16 +157,16 @@ def report_unrun(row: Row) -> bool:
     return not stale
 
 
-def report_run(row: Row, outcome: Outcome) -> bool:
-    """Print what a run gave; return whether the row holds now."""
-    passed = outcome.passed and row.state != "open"
+def report_run(row: Row, outcome: Outcome, written: bool) -> bool:
+    """Print what a run gave; return whether the ledger, as it is now, says that the row holds."""
+    passed = outcome.passed and (written or row.state != "open")
     word = "holds  " if outcome.passed else "FAILED "
     print(f"{word} {row.id}: {row.demand}")
     if outcome.figure:
         print(f"        {outcome.figure}")
     if not outcome.passed:
         print("\n".join(f"        | {line}" for line in outcome.output.splitlines()[-15:]))
-    elif row.state == "open":
+    elif not passed:
         print("        the ledger still says open; --record writes it down")
     return passed
 
@@ -192,7 +192,7 @@ def settle(
         if write:
             record(document, row, outcome)
             path.write_text(tomlkit.dumps(document))  # at once: later rows may be interrupted
-        results.append(report_run(row, outcome) or (write and outcome.passed))
+        results.append(report_run(row, outcome, write))
     print(f"accept: {path.stem}: {sum(results)} of {len(results)} rows hold", flush=True)
     return all(results)
 
