@@ -119,8 +119,9 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
                 void** extra, const Attributes& attributes) {
   const Enqueue enqueue(config.hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  const Function* const function = find(f);
+  Function* const function = find(f);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = need_description(*function)) return bad;
   const auto& device =
       Session::get().devices()[static_cast<size_t>(enqueue.stream().context->device)].info;
   if (const CUresult bad = check_shape(*function, device, config)) return bad;

@@ -58,6 +58,23 @@ CUresult load(wire::Op op, const void* image_pointer, bool is_library, wire::Han
   return CUDA_SUCCESS;
 }
 
+struct Description {
+  wire::FunctionInfo info;
+  wire::ParamInfo params[1024];
+};
+
+void adopt(Function& function, const Description& description) {
+  for (uint32_t i = 0; i < wire::N_FUNCTION_ATTRIBUTES; ++i) {
+    function.attributes[i] = description.info.attributes[i];
+  }
+  const size_t n = std::min(size_t{description.info.n_params}, std::size(description.params));
+  function.params.assign(description.params, description.params + n);
+  for (const wire::ParamInfo& param : function.params) {
+    function.param_bytes = std::max(function.param_bytes, param.offset + param.bytes);
+  }
+  function.described.store(true, std::memory_order_release);
+}
+
 CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handle* handle) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -73,24 +90,17 @@ CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handl
   if (function == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto name_bytes = static_cast<uint32_t>(std::strlen(name));
   const wire::GetFunction body{call.context(), module->handle, function->handle, name_bytes, 0};
-  struct {
-    wire::FunctionInfo info;
-    wire::ParamInfo params[1024];
-  } out;
-  const CUresult result = call.sync(op, body, &out, {name, name_bytes});
+  Description out;
+  ReplyBuffer reply{&out, sizeof out};
+  const CUresult result =
+      Session::get().call(op, call.device(), &reply, part(body), Part{name, name_bytes});
   if (result != CUDA_SUCCESS) {
     tables().functions.remove(function->handle);
     return result;
   }
   function->module = module->handle;
   function->name = name;
-  for (uint32_t i = 0; i < wire::N_FUNCTION_ATTRIBUTES; ++i) {
-    function->attributes[i] = out.info.attributes[i];
-  }
-  function->params.assign(out.params, out.params + std::min<size_t>(out.info.n_params, 1024));
-  for (const wire::ParamInfo& param : function->params) {
-    function->param_bytes = std::max(function->param_bytes, param.offset + param.bytes);
-  }
+  if (reply.len_bytes >= sizeof out.info) adopt(*function, out);
   module->functions.emplace(name, function->handle);
   *handle = function->handle;
   return CUDA_SUCCESS;
@@ -114,12 +124,13 @@ CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* 
   return CUDA_SUCCESS;
 }
 
-CUresult get_attribute(int* value, CUfunction_attribute attribute, const Function* function) {
+CUresult get_attribute(int* value, CUfunction_attribute attribute, Function* function) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (attribute < 0 || attribute >= static_cast<int>(wire::N_FUNCTION_ATTRIBUTES)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (const CUresult bad = need_description(*function)) return bad;
   const int32_t known = function->attributes[attribute].load(std::memory_order_relaxed);
   if (known == wire::ATTRIBUTE_UNKNOWN) return CUDA_ERROR_INVALID_VALUE;
   *value = known;
@@ -133,15 +144,16 @@ CUresult set_attribute(wire::Op op, Function* function, CUfunction_attribute att
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const wire::SetAttribute body{call.context(), function->handle, attribute, value, device, 0};
   const CUresult result = call.sync(op, body);
-  if (result == CUDA_SUCCESS && attribute >= 0 &&
+  if (result == CUDA_SUCCESS && function->described && attribute >= 0 &&
       attribute < static_cast<int>(wire::N_FUNCTION_ATTRIBUTES)) {
     function->attributes[attribute].store(value, std::memory_order_relaxed);
   }
   return result;
 }
 
-CUresult get_param_info(const Function* function, size_t index, size_t* offset, size_t* bytes) {
+CUresult get_param_info(Function* function, size_t index, size_t* offset, size_t* bytes) {
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = need_description(*function)) return bad;
   if (offset == nullptr || index >= function->params.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = function->params[index].offset;
   if (bytes != nullptr) *bytes = function->params[index].bytes;
@@ -156,6 +168,21 @@ CUresult get_name(const char** name, const Function* function) {
 }
 
 }  // namespace
+
+CUresult describe_kernel(Function& function) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const std::lock_guard lock(function.mutex);
+  if (function.described.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  Description out;
+  ReplyBuffer reply{&out, sizeof out};
+  const wire::KernelInfo body{call.context(), function.handle};
+  const CUresult result =
+      Session::get().call(wire::Op::KERNEL_INFO, call.device(), &reply, part(body));
+  if (result == CUDA_SUCCESS && reply.len_bytes < sizeof out.info) return CUDA_ERROR_UNKNOWN;
+  if (result == CUDA_SUCCESS) adopt(function, out);
+  return result;
+}
 
 CUresult library_load_data(CUlibrary* library, const void* code, CUjit_option*, void**,
                            unsigned int numJitOptions, CUlibraryOption* libraryOptions, void**,

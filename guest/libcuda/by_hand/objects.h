@@ -76,6 +76,8 @@ struct Function {
   wire::Handle handle = 0;
   wire::Handle module = 0;
   std::string name;
+  std::mutex mutex;                    // while it is described
+  std::atomic<bool> described{false};  // what follows is known
   std::array<std::atomic<int32_t>, wire::N_FUNCTION_ATTRIBUTES> attributes{};
   std::vector<wire::ParamInfo> params;
   uint32_t param_bytes = 0;
@@ -200,5 +202,13 @@ bool is_live(wire::Kind, CudaHandle handle) {
   return find(handle) != nullptr;
 }
 void forget(wire::Handle handle);
+
+// Parameters and attributes of a kernel that was looked up before there was a context: asked for
+// once, when they are needed.
+CUresult describe_kernel(Function& function);
+inline CUresult need_description(Function& function) {
+  return function.described.load(std::memory_order_acquire) ? CUDA_SUCCESS
+                                                            : describe_kernel(function);
+}
 
 }  // namespace kvgpu::guest

@@ -24,6 +24,7 @@ constexpr Row ROWS[] = {
     {wire::Op::HOST_SYNC, {"HOST_SYNC", Route::BLOCK, false, &host_sync}},
     {wire::Op::STREAM_SYNC, {"STREAM_SYNC", Route::BLOCK, false, &stream_sync}},
     {wire::Op::EVENT_SYNC, {"EVENT_SYNC", Route::BLOCK, false, &event_sync}},
+    {wire::Op::KERNEL_INFO, {"KERNEL_INFO", Route::EXECUTE, false, &kernel_info}},
     {wire::Op::cuDevicePrimaryCtxRetain,
      {"cuDevicePrimaryCtxRetain", Route::EXECUTE, false, &device_primary_ctx_retain}},
     {wire::Op::cuDevicePrimaryCtxReset,

@@ -93,6 +93,20 @@ CUresult describe_plain_function(Session& session, CUfunction function, ReplyWri
   return CUDA_SUCCESS;
 }
 
+// A context must be current: without one the driver tells nothing of a kernel's parameters.
+void describe_kernel(Session& session, const Task& task, CUkernel kernel, ReplyWriter& reply) {
+  const DriverTable& driver = *session.driver;
+  const auto device = static_cast<CUdevice>(wire::target_device(task.header.target));
+  describe_function(
+      reply,
+      [&](size_t i, size_t* offset, size_t* bytes) {
+        return driver.cuKernelGetParamInfo(kernel, i, offset, bytes);
+      },
+      [&](int* value, CUfunction_attribute id) {
+        return driver.cuKernelGetAttribute(value, id, kernel, device);
+      });
+}
+
 }  // namespace
 
 CUresult library_load_data(Session& session, const Task& task, ReplyWriter& reply) {
@@ -123,15 +137,17 @@ CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& rep
   CUkernel kernel = nullptr;
   if (const CUresult bad = driver.cuLibraryGetKernel(&kernel, library, name.c_str())) return bad;
   if (!session.handles.add(body.function, kernel)) session.violation(task);
-  const auto device = static_cast<CUdevice>(wire::target_device(task.header.target));
-  describe_function(
-      reply,
-      [&](size_t i, size_t* offset, size_t* bytes) {
-        return driver.cuKernelGetParamInfo(kernel, i, offset, bytes);
-      },
-      [&](int* value, CUfunction_attribute id) {
-        return driver.cuKernelGetAttribute(value, id, kernel, device);
-      });
+  if (body.context != 0) describe_kernel(session, task, kernel, reply);
+  return CUDA_SUCCESS;
+}
+
+CUresult kernel_info(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::KernelInfo body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUkernel kernel;
+  if (!session.handles.get(body.kernel, &kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  describe_kernel(session, task, kernel, reply);
   return CUDA_SUCCESS;
 }
 

@@ -155,10 +155,14 @@ struct GetFunction {  // followed by the name
   uint32_t reserved;
 };
 inline constexpr uint32_t N_FUNCTION_ATTRIBUTES = 16;
-struct FunctionInfo {  // followed by n_params x ParamInfo
+struct FunctionInfo {  // followed by n_params x ParamInfo; absent where no context was given
   int32_t attributes[N_FUNCTION_ATTRIBUTES];
   uint32_t n_params;
   uint32_t reserved;
+};
+struct KernelInfo {
+  Handle context;
+  Handle kernel;
 };
 struct ParamInfo {
   uint32_t offset;

@@ -17,6 +17,7 @@ enum class Op : uint16_t {
   HOST_SYNC = 7,
   STREAM_SYNC = 8,
   EVENT_SYNC = 9,
+  KERNEL_INFO = 10,
   REPLY = 16,
   CALLBACK = 17,
   PROGRESS = 18,
