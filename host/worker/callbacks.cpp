@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "callbacks.h"
 
-#include <cuda.h>
-
 #include "event_ring.h"
+#include "spin.h"
 
 namespace kvgpu::worker {
 
@@ -11,19 +10,13 @@ void Callbacks::relay(EventRing& events, uint64_t guest_function, int status) {
   uint64_t token;
   {
     const std::lock_guard lock(mutex_);
-    token = next_token_++;
-    waiting_.insert(token);
+    token = ++last_token_;
+    events.send(wire::Op::CALLBACK, wire::Callback{token, guest_function, status, 0});
   }
-  events.send(wire::Op::CALLBACK, wire::Callback{token, guest_function, status, 0});
-  std::unique_lock lock(mutex_);
-  completed_.wait(lock, [&] { return !waiting_.contains(token); });
-}
-
-bool Callbacks::complete(uint64_t token) {
-  const std::lock_guard lock(mutex_);
-  if (waiting_.erase(token) == 0) return false;
-  completed_.notify_all();
-  return true;
+  Spin spin;
+  // acquire: pairs with the guest's release; what its function wrote is visible to the GPU's next
+  // work
+  while (load_acquire(page_->callback_done) < token) spin.wait();
 }
 
 }  // namespace kvgpu::worker

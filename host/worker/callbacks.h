@@ -3,11 +3,10 @@
 // guest to run its function and waits.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <unordered_set>
+
+#include "kvgpu/layout.h"
 
 namespace kvgpu::worker {
 
@@ -15,17 +14,16 @@ class EventRing;
 
 class Callbacks {
  public:
-  // Called on a thread of the driver: returns when the guest has run function `guest_function`, or
-  // the session ends.
+  explicit Callbacks(const GuestPage* page) : page_(page) {}
+
+  // Called on a thread of the driver: returns when the guest has run function `guest_function`. A
+  // session that ends ends the process.
   void relay(EventRing& events, uint64_t guest_function, int status);
-  // The guest's answer. False: nobody waits for this token.
-  [[nodiscard]] bool complete(uint64_t token);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable completed_;
-  std::unordered_set<uint64_t> waiting_;
-  uint64_t next_token_ = 1;
+  const GuestPage* const page_;
+  std::mutex mutex_;  // tokens enter the ring in their order
+  uint64_t last_token_ = 0;
 };
 
 }  // namespace kvgpu::worker

@@ -103,10 +103,12 @@ void Executor::execute(const Task& queued) {
     auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
     task.body = *bytes;
     auto before = session_->dependencies(device_);
-    pool_->submit([session = session_, task, bytes, before = std::move(before)] {
-      session->wait_for_earlier(before);
-      run_task(*session, task);
-    });
+    const bool accepted =
+        pool_->submit([session = session_, task, bytes, before = std::move(before)] {
+          session->wait_for_earlier(before);
+          run_task(*session, task);
+        });
+    if (!accepted) session_->violation(task);
     return;
   }
   if (task.op->route == Route::ENQUEUE) {
@@ -156,6 +158,8 @@ CUresult add_mark(Session& session, const Task& task) {
 }
 
 CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
+  // A stream whose creation has failed late, or that was never made.
+  if (task.op->route == Route::ENQUEUE && task.stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (task.stream != nullptr) {
     if (const CUresult bad = session.enter(*task.stream->context)) return bad;
   }

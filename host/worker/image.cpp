@@ -3,6 +3,7 @@
 // 64 bytes or more.
 #include "image.h"
 
+#include <elf.h>
 #include <lz4.h>
 #include <zstd.h>
 
@@ -67,29 +68,81 @@ bool is_fatbin(std::span<const std::byte> image) {
   return magic == FATBIN_MAGIC;
 }
 
+namespace {
+
+// Visits the entries of a fat binary; false where a size points out of it, or where `visit` says
+// so.
+template <typename Visit>
+bool each_entry(std::span<const std::byte> image, Visit visit) {
+  FatbinHeader header;
+  if (image.size() < sizeof header) return false;
+  std::memcpy(&header, image.data(), sizeof header);
+  if (header.header_bytes < sizeof header || header.header_bytes > image.size() ||
+      header.entries_bytes > image.size() - header.header_bytes) {
+    return false;
+  }
+  const size_t end = header.header_bytes + header.entries_bytes;
+  for (size_t offset = header.header_bytes; offset + sizeof(FatbinEntry) <= end;) {
+    FatbinEntry entry;
+    std::memcpy(&entry, image.data() + offset, sizeof entry);
+    const uint64_t left = end - offset;
+    if (entry.header_bytes < sizeof entry || entry.header_bytes > left ||
+        entry.stored_bytes > left - entry.header_bytes) {
+      return false;
+    }
+    if (!visit(entry, image.subspan(offset + entry.header_bytes, entry.stored_bytes))) return false;
+    offset += entry.header_bytes + entry.stored_bytes;
+  }
+  return true;
+}
+
+bool elf_is_whole(std::span<const std::byte> image) {
+  Elf64_Ehdr header;
+  if (image.size() < sizeof header) return false;
+  std::memcpy(&header, image.data(), sizeof header);
+  const auto inside = [&](uint64_t offset, uint64_t bytes) {
+    return offset <= image.size() && bytes <= image.size() - offset;
+  };
+  if (header.e_shentsize != sizeof(Elf64_Shdr) && header.e_shnum != 0) return false;
+  if (header.e_phentsize != sizeof(Elf64_Phdr) && header.e_phnum != 0) return false;
+  if (!inside(header.e_shoff, uint64_t{header.e_shnum} * sizeof(Elf64_Shdr)) ||
+      !inside(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr))) {
+    return false;
+  }
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr section;
+    std::memcpy(&section, image.data() + header.e_shoff + i * sizeof section, sizeof section);
+    if (section.sh_type != SHT_NOBITS && !inside(section.sh_offset, section.sh_size)) return false;
+  }
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    std::memcpy(&segment, image.data() + header.e_phoff + i * sizeof segment, sizeof segment);
+    if (!inside(segment.p_offset, segment.p_filesz)) return false;
+  }
+  return true;
+}
+
+bool is_elf(std::span<const std::byte> image) {
+  return image.size() >= SELFMAG && std::memcmp(image.data(), ELFMAG, SELFMAG) == 0;
+}
+
+}  // namespace
+
+bool is_whole(std::span<const std::byte> image) {
+  if (is_elf(image)) return elf_is_whole(image);
+  if (!is_fatbin(image)) return true;  // text, ends with a zero (Blobs)
+  return each_entry(image, [](const FatbinEntry&, std::span<const std::byte> stored) {
+    return !is_elf(stored) || elf_is_whole(stored);
+  });
+}
+
 bool may_print(std::span<const std::byte> image) {
   if (!is_fatbin(image)) {
     return mentions_printing({reinterpret_cast<const char*>(image.data()), image.size()});
   }
-  FatbinHeader header;
-  if (image.size() < sizeof header) return true;
-  std::memcpy(&header, image.data(), sizeof header);
-  size_t offset = header.header_bytes;
-  while (offset + sizeof(FatbinEntry) <= image.size() &&
-         offset < header.header_bytes + header.entries_bytes) {
-    FatbinEntry entry;
-    std::memcpy(&entry, image.data() + offset, sizeof entry);
-    const uint64_t left = image.size() - offset;
-    if (entry.header_bytes < sizeof entry || entry.header_bytes > left ||
-        entry.stored_bytes > left - entry.header_bytes) {
-      return true;
-    }
-    if (entry_may_print(entry, image.subspan(offset + entry.header_bytes, entry.stored_bytes))) {
-      return true;
-    }
-    offset += entry.header_bytes + entry.stored_bytes;
-  }
-  return false;
+  return !each_entry(image, [](const FatbinEntry& entry, std::span<const std::byte> stored) {
+    return !entry_may_print(entry, stored);
+  });
 }
 
 }  // namespace kvgpu::worker

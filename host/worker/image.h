@@ -14,4 +14,7 @@ bool may_print(std::span<const std::byte> image);
 // Is it a fat binary without its wrapper?
 bool is_fatbin(std::span<const std::byte> image);
 
+// Do the sizes and offsets inside a fat binary or an ELF image stay inside it?
+bool is_whole(std::span<const std::byte> image);
+
 }  // namespace kvgpu::worker

@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -97,7 +98,10 @@ Options parse(int argc, char** argv) {
     }
   }
   if (options.jail.driver_path.empty()) usage();
-  if (!options.inventory && (options.session.region_bytes == 0 || options.session.window == 0)) {
+  const uint64_t* const chosen =
+      std::find(std::begin(WINDOWS), std::end(WINDOWS), options.session.window);
+  // The guest chose the window: anything else could be mapped over ourselves.
+  if (!options.inventory && (options.session.region_bytes == 0 || chosen == std::end(WINDOWS))) {
     usage();
   }
   return options;

@@ -3,8 +3,10 @@
 
 namespace kvgpu::worker {
 
-void Pool::submit(std::function<void()> work) {
+bool Pool::submit(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
+  if (n_unfinished_ >= MAX_TASKS) return false;
+  ++n_unfinished_;
   work_.push_back(std::move(work));
   if (static_cast<int>(work_.size()) > n_idle_) {
     // Detached: a session ends by _exit(), never by joining threads that may hang in the driver.
@@ -12,6 +14,7 @@ void Pool::submit(std::function<void()> work) {
   } else {
     available_.notify_one();
   }
+  return true;
 }
 
 void Pool::run() {
@@ -26,6 +29,7 @@ void Pool::run() {
     lock.unlock();
     work();
     lock.lock();
+    --n_unfinished_;
   }
 }
 

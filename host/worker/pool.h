@@ -16,7 +16,10 @@ class Pool {
   explicit Pool(std::function<void()> on_thread_start)
       : on_thread_start_(std::move(on_thread_start)) {}
 
-  void submit(std::function<void()> work);
+  static constexpr int MAX_TASKS = 1024;
+
+  // False: more tasks than any program has threads.
+  [[nodiscard]] bool submit(std::function<void()> work);
 
  private:
   void run();
@@ -26,6 +29,7 @@ class Pool {
   std::condition_variable available_;
   std::deque<std::function<void()>> work_;
   int n_idle_ = 0;
+  int n_unfinished_ = 0;
 };
 
 }  // namespace kvgpu::worker

@@ -29,6 +29,23 @@ void prepare_driver_thread(const DriverTable& driver) {
   }
 }
 
+namespace {
+
+Session* the_session = nullptr;
+
+// Is all of [address, address + len_bytes) inside one of the ranges (beginning -> bytes)?
+bool covers(const std::map<uint64_t, uint64_t>& ranges, uint64_t address, uint64_t len_bytes) {
+  const auto after = ranges.upper_bound(address);
+  if (after == ranges.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(after);
+  const uint64_t offset = address - begin;
+  return offset <= bytes && len_bytes <= bytes - offset;
+}
+
+}  // namespace
+
+Session& Session::current() { return *the_session; }
+
 Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTable* driver_,
                  int n_devices_, Control* control_)
     : driver(driver_),
@@ -37,10 +54,12 @@ Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTa
       host_page(reinterpret_cast<HostPage*>(block_ + HOST_PAGE_OFF)),
       poison(host_page),
       events(block_, &ending),
+      callbacks(reinterpret_cast<const GuestPage*>(block_ + GUEST_PAGE_OFF)),
       control(control_),
       config(config_),
       commands_(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page->command_credit),
       pool_([driver_] { prepare_driver_thread(*driver_); }) {
+  the_session = this;
   for (int device = 0; device < n_devices; ++device) {
     executors_.push_back(std::make_unique<Executor>(this, device, &pool_));
   }
@@ -117,10 +136,30 @@ CUresult Session::add_extent(uint64_t region_off, uint64_t len_bytes) {
 
 bool Session::is_session_memory(uint64_t address, uint64_t len_bytes) const {
   const std::lock_guard lock(extents_mutex_);
-  auto after = extents_.upper_bound(address);
-  if (after == extents_.begin()) return false;
-  const auto& [begin, bytes] = *std::prev(after);
-  return address - begin <= bytes && len_bytes <= bytes - (address - begin);
+  return covers(extents_, address, len_bytes);
+}
+
+void Session::add_device_range(uint64_t address, uint64_t len_bytes) {
+  const std::lock_guard lock(device_ranges_mutex_);
+  device_ranges_[address] = len_bytes;
+}
+
+void Session::remove_device_range(uint64_t address) {
+  const std::lock_guard lock(device_ranges_mutex_);
+  device_ranges_.erase(address);
+}
+
+void Session::forget_device_ranges() {
+  const std::lock_guard lock(device_ranges_mutex_);
+  device_ranges_.clear();
+}
+
+bool Session::is_guest_memory(uint64_t address, uint64_t len_bytes) const {
+  {
+    const std::lock_guard lock(device_ranges_mutex_);
+    if (covers(device_ranges_, address, len_bytes)) return true;
+  }
+  return is_session_memory(address, len_bytes);
 }
 
 bool Session::is_in_window(uint64_t address, uint64_t len_bytes) const {
@@ -197,6 +236,8 @@ void Session::handle_record(const wire::Header& header) {
   task.op = find_op(header.opcode);
   if (task.op == nullptr) violation(task);
   const uint32_t device = wire::target_device(header.target);
+  // Who waits for nothing must not fill the pool.
+  if (task.op->route == Route::BLOCK && !task.wants_reply()) violation(task);
   const bool direct = task.op->route == Route::DIRECT;
   if (wire::target_endpoint(header.target) != 0 || device >= executors_.size()) violation(task);
   if (direct) {
@@ -213,14 +254,9 @@ void Session::handle_record(const wire::Header& header) {
 }
 
 void Session::handle_direct(const Task& task) {
-  if (task.header.opcode == static_cast<uint16_t>(wire::Op::ACK_ERROR)) {
-    wire::AckError body;
-    if (!task.read(&body)) violation(task);
-    poison.acknowledge(body.epoch, task.seq);
-  } else {
-    wire::CallbackDone body;
-    if (!task.read(&body) || !callbacks.complete(body.token)) violation(task);
-  }
+  wire::AckError body;
+  if (!task.read(&body)) violation(task);
+  poison.acknowledge(body.epoch, task.seq);
 }
 
 void Session::start_watching() { std::thread(&Session::watch, this).detach(); }

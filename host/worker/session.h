@@ -50,6 +50,9 @@ class Session {
   Session(const SessionConfig& config, std::byte* block, const DriverTable* driver, int n_devices,
           Control* control);
 
+  // The process's one session.
+  static Session& current();
+
   // Runs until the session ends; does not return.
   [[noreturn]] void read_commands();
   void start_watching();
@@ -82,6 +85,13 @@ class Session {
   void forget_registrations();  // the context they were made in is gone
   [[nodiscard]] CUresult add_extent(uint64_t region_off, uint64_t len_bytes);
 
+  // Device memory that the guest owns: an address that goes to the driver as a copy's source or
+  // destination lies in here, or is session memory. The worker's own memory has addresses, too.
+  void add_device_range(uint64_t address, uint64_t len_bytes);
+  void remove_device_range(uint64_t address);
+  void forget_device_ranges();
+  [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
+
   // Does [address, address + len) lie in the slab or in one extent?
   [[nodiscard]] bool is_session_memory(uint64_t address, uint64_t len_bytes) const;
   // Does the guest have this device range reserved (PROTOCOL.md §2.2)?
@@ -109,7 +119,14 @@ class Session {
   uint64_t n_sleeps_ = 0;
   mutable std::mutex extents_mutex_;
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes
+  mutable std::mutex device_ranges_mutex_;
+  std::map<uint64_t, uint64_t> device_ranges_;
   bool registered_ = false;
 };
+
+// Was the record sent to the executor of the context's device?
+inline bool is_for_device(const Task& task, const Context& context) {
+  return context.device == static_cast<int>(wire::target_device(task.header.target));
+}
 
 }  // namespace kvgpu::worker

@@ -43,7 +43,7 @@ def ops_cpp(model: Model) -> str:
         if record.route == "event":
             continue
         handler = "nullptr" if record.route == "direct" else f"&{snake_case(record.name)}"
-        runs = "true" if record.name in ("ACK_ERROR", "CALLBACK_DONE", "HELLO") else "false"
+        runs = "true" if record.name in ("ACK_ERROR", "HELLO", "HOST_SYNC") else "false"
         text += (
             f'    {{wire::Op::{record.name}, {{"{record.name}", Route::{record.route.upper()}, {runs}, '
             f"{handler}}}}},\n"

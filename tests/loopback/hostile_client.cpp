@@ -127,8 +127,6 @@ const std::map<std::string, Attack> ATTACKS = {
      [](const Client& c) { c.send(wire::Op::UPLOAD, wire::Upload{1, 64, 0, ~0ull, 64}); }},
     {"blob_chunk_past_end",
      [](const Client& c) { c.send(wire::Op::UPLOAD, wire::Upload{1, 16, 8, 0, 4096}); }},
-    {"callback_nobody_asked",
-     [](const Client& c) { c.send(wire::Op::CALLBACK_DONE, wire::CallbackDone{77}); }},
     {"word_out_of_range",
      [](const Client& c) {
        c.send(

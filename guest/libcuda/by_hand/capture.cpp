@@ -107,17 +107,21 @@ CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   Stream& stream = enqueue.stream();
   if (stream.is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture.load() != nullptr) return break_capture(stream, CUDA_ERROR_ILLEGAL_STATE);
-  const wire::StreamRef body{stream.handle};
-  const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
-  if (result != CUDA_SUCCESS) return result;
   auto* const capture =
       new Capture{next_capture_id++, mode, pthread_self(), &stream, stream.context};
   capture->implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
-  const std::lock_guard lock(mutex);
-  captures.emplace(capture->id, capture);
-  n_captures.fetch_add(1, std::memory_order_release);
-  stream.capture.store(capture, std::memory_order_release);
-  return CUDA_SUCCESS;
+  {
+    // From here on no progress number is put into the stream.
+    const std::lock_guard mark_lock(stream.mark_mutex);
+    const std::lock_guard lock(mutex);
+    captures.emplace(capture->id, capture);
+    n_captures.fetch_add(1, std::memory_order_release);
+    stream.capture.store(capture, std::memory_order_release);
+  }
+  const wire::StreamRef body{stream.handle};
+  const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
+  if (result != CUDA_SUCCESS) leave_capture(*capture);
+  return result;
 }
 
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {

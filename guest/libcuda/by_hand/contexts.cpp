@@ -57,14 +57,15 @@ CUresult activate(Context& context) {
 
 // Holding context.mutex. What was made in the context goes with it.
 CUresult deactivate(Context& context) {
-  run_storage_destructors(context);
   const wire::ContextReset body{context.handle};
   const CUresult result =
       Session::get().call(wire::Op::cuDevicePrimaryCtxReset, context.device, nullptr, part(body));
   if (result != CUDA_SUCCESS) return result;
   context.active.store(false, std::memory_order_release);
   for (Stream* stream : context.streams) {
-    if (stream != context.legacy) tables().streams.remove(stream->handle);
+    if (stream == context.legacy) continue;
+    Session::get().free_word(stream->word, stream->issued);
+    tables().streams.remove(stream->handle);
   }
   context.streams.clear();
   context.idle_thread_streams.clear();
@@ -93,10 +94,12 @@ CUresult device_primary_ctx_release(CUdevice dev) {
   CUresult error;
   Context* const context = primary_of(dev, &error);
   if (context == nullptr) return error;
-  const std::lock_guard lock(context->mutex);
-  if (context->retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--context->retain_count > 0) return CUDA_SUCCESS;
-  return deactivate(*context);
+  {
+    const std::lock_guard lock(context->mutex);
+    if (context->retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--context->retain_count > 0) return CUDA_SUCCESS;
+  }
+  return device_primary_ctx_reset(dev);
 }
 CUresult device_primary_ctx_release_v2(CUdevice dev) { return device_primary_ctx_release(dev); }
 
@@ -104,6 +107,8 @@ CUresult device_primary_ctx_reset(CUdevice dev) {
   CUresult error;
   Context* const context = primary_of(dev, &error);
   if (context == nullptr) return error;
+  // Other libraries' code, which may call us: no lock is held.
+  if (context->active) run_storage_destructors(*context);
   const std::lock_guard lock(context->mutex);
   return context->active ? deactivate(*context) : CUDA_SUCCESS;
 }
@@ -120,9 +125,7 @@ CUresult device_primary_ctx_get_state(CUdevice dev, unsigned int* flags, int* ac
 }
 
 CUresult device_primary_ctx_set_flags(CUdevice dev, unsigned int flags) {
-  constexpr unsigned KNOWN = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
-                             CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE |
-                             CU_CTX_SYNC_MEMOPS;
+  constexpr unsigned KNOWN = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX;
   if ((flags & ~KNOWN) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;
   if (Context* context = primary_of(dev, &error)) context->flags = flags;
@@ -227,11 +230,8 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
     const std::lock_guard lock(context.mutex);
     for (Stream* stream : context.streams) {
       if (stream->capture.load() != nullptr) continue;
-      // The legacy stream's own work only: the others have their own numbers.
-      uint64_t number = stream->issued.load(std::memory_order_acquire);
-      if (stream->dirty.load(std::memory_order_acquire)) {
-        if (const CUresult bad = mark_stream(*stream, &number)) return bad;
-      }
+      uint64_t number;
+      if (const CUresult bad = mark_stream(*stream, &number)) return bad;
       numbers.emplace_back(stream->word, number);
     }
   }

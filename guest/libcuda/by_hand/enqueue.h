@@ -45,11 +45,10 @@ class Enqueue {
     *number = stream_->issued.load(std::memory_order_relaxed) + 1;
     body.stream = stream_->handle;
     body.mark = *number;
+    // Before it is in the ring: what is skipped after an error must be found among the lost.
+    Session::get().note_issued(stream_->word, *number);
     const CUresult result = Session::get().send(op, device(), part(body), parts...);
-    if (result == CUDA_SUCCESS) {
-      stream_->issued.store(*number, std::memory_order_release);
-      Session::get().note_issued(stream_->word, *number);
-    }
+    if (result == CUDA_SUCCESS) stream_->issued.store(*number, std::memory_order_release);
     return result;
   }
 
@@ -63,6 +62,14 @@ class Enqueue {
 
 // The number that, once reached, says that all work given to the stream so far is done.
 CUresult mark_stream(Stream& stream, uint64_t* number);
+
+// The numbers that, once reached, say the same for all that a synchronisation of the stream waits
+// for: for the legacy stream also the blocking streams.
+struct StreamNumber {
+  uint32_t word;
+  uint64_t number;
+};
+CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers);
 
 // All work so far, including the device's output where images print.
 CUresult synchronize_stream(Stream& stream);

@@ -77,26 +77,6 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
   return CUDA_SUCCESS;
 }
 
-// Those whose value is plain data. The others name events or graph nodes of this process.
-bool attribute_is_plain(CUlaunchAttributeID id) {
-  switch (id) {
-    case CU_LAUNCH_ATTRIBUTE_IGNORE:
-    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
-    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-      return true;
-    default:
-      return false;
-  }
-}
-
 struct Attributes {
   wire::LaunchAttribute list[32];
   uint32_t n = 0;
@@ -106,7 +86,7 @@ const Attributes NO_ATTRIBUTES{};  // shared: 2 KiB are not cleared for each lau
 CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes) {
   if (config.numAttrs > std::size(attributes->list)) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
-    if (!attribute_is_plain(config.attrs[i].id)) {
+    if (!wire::launch_attribute_is_plain(config.attrs[i].id)) {
       return static_cast<CUresult>(refuse_part("a launch attribute that names an event or a node"));
     }
     std::memcpy(&attributes->list[attributes->n++], &config.attrs[i],

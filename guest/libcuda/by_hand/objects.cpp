@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "objects.h"
 
+#include "memory_map.h"
+
 namespace kvgpu::guest {
 
 Tables& tables() {
@@ -17,8 +19,9 @@ void forget(wire::Handle handle) {
       {
         const std::lock_guard lock(module->mutex);
         for (const auto& [name, function] : module->functions) tables().functions.remove(function);
-        if (module->module_of_library != 0) tables().modules.remove(module->module_of_library);
       }
+      if (module->module_of_library != 0) forget(module->module_of_library);
+      memory_map().forget_module(handle);
       tables().modules.remove(handle);
       return;
     }

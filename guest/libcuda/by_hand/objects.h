@@ -33,7 +33,7 @@ struct Context {
   Stream* legacy = nullptr;
   std::mutex mutex;  // the primary context's state and the lists below
   std::vector<Stream*> streams;
-  std::vector<Stream*> idle_thread_streams;  // hidden streams of threads that are gone
+  std::vector<wire::Handle> idle_thread_streams;  // hidden streams of threads that are gone
 };
 
 struct Stream {

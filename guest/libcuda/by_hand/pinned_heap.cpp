@@ -15,6 +15,7 @@ PinnedHeap& PinnedHeap::get() {
 }
 
 CUresult PinnedHeap::allocate(uint64_t bytes, uint64_t* address) {
+  if (bytes > SESSION_WINDOW_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
   bytes = std::max((bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES, GRAIN_BYTES);
   const std::lock_guard lock(mutex_);
   if (place(bytes, address)) return CUDA_SUCCESS;

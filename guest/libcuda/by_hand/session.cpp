@@ -54,11 +54,27 @@ CUresult Session::open() {
   if (is_open()) return CUDA_SUCCESS;
   const std::lock_guard lock(open_mutex_);
   if (is_open()) return CUDA_SUCCESS;
-  if (const CUresult bad = connect()) return bad;
-  if (const CUresult bad = greet()) return bad;
+  CUresult result = connect();
+  if (result == CUDA_SUCCESS) result = greet();
+  if (result != CUDA_SUCCESS) {
+    forget_connection();
+    return result;
+  }
   static const int registered = pthread_atfork(nullptr, nullptr, &Session::fork_child);
   (void)registered;
   return CUDA_SUCCESS;
+}
+
+// A failed start leaves nothing behind: the next cuInit begins anew.
+void Session::forget_connection() {
+  for (int* fd : {&socket_, &region_fd_, &kick_fd_}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+  free_words_.clear();
+  devices_.clear();
+  kicked_.store(0, std::memory_order_relaxed);
+  ended_.store(CUDA_SUCCESS);
 }
 
 CUresult Session::connect() {
@@ -77,8 +93,6 @@ CUresult Session::connect() {
     log(Level::WARNING,
         "cannot reach %s: %s. Is kvgpu-agentd running (systemctl status kvgpu-agentd)?",
         socket_path(), strerror(errno));
-    if (socket_ >= 0) close(socket_);
-    socket_ = -1;
     return CUDA_ERROR_NO_DEVICE;
   }
   struct {
@@ -135,8 +149,6 @@ CUresult Session::refused(const char* frame, size_t len_bytes) {
     log(Level::WARNING, "the host refuses a session: %.*s", static_cast<int>(len_bytes - HEAD),
         frame + HEAD);
   }
-  close(socket_);
-  socket_ = -1;
   return failure.cuda_error == 0 ? CUDA_ERROR_NO_DEVICE : static_cast<CUresult>(failure.cuda_error);
 }
 
@@ -154,7 +166,7 @@ CUresult Session::map(const control::Opened& opened) {
   }
   block_ = reinterpret_cast<std::byte*>(reserve_address_space() + opened.block_offset);
   host_page_ = reinterpret_cast<HostPage*>(block_ + HOST_PAGE_OFF);
-  auto* const guest_page = reinterpret_cast<GuestPage*>(block_ + GUEST_PAGE_OFF);
+  guest_page_ = reinterpret_cast<GuestPage*>(block_ + GUEST_PAGE_OFF);
   progress_ = reinterpret_cast<uint64_t*>(block_ + PROGRESS_OFF);
   if (host_page_->magic != BLOCK_MAGIC) {
     log(Level::WARNING,
@@ -162,7 +174,7 @@ CUresult Session::map(const control::Opened& opened) {
     return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   }
   commands_ = Producer(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page_->command_credit);
-  events_ = Consumer(block_ + EVENT_RING_OFF, EVENT_RING_BYTES, &guest_page->event_credit);
+  events_ = Consumer(block_ + EVENT_RING_OFF, EVENT_RING_BYTES, &guest_page_->event_credit);
   progress_by_records_ = (host_page_->features & control::FEATURE_PROGRESS_RECORDS) != 0;
   word_last_.assign(N_PROGRESS_WORDS, 0);
   for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) free_words_.push_back(word);
@@ -197,10 +209,10 @@ CUresult Session::greet() {
 
 // ---- sending
 
-CUresult Session::wait_for_room() {
+CUresult Session::wait_for_room(uint32_t len_bytes) {
   SpinThenSleep wait;
   kick_if_asleep();
-  for (int i = 0; i < 64; ++i) {
+  while (!commands_.reserve(len_bytes)) {
     if (commands_.error() != RingError::NONE) {
       end(CUDA_ERROR_UNKNOWN, to_string(commands_.error()));
     }
@@ -246,7 +258,7 @@ CUresult Session::wait_reply(uint64_t call_id, Pending* pending) {
   for (;;) {
     pump();
     // acquire: pairs with the release in dispatch()
-    if (pending->done.load(std::memory_order_acquire)) return pending->result;
+    if (pending->done.load(std::memory_order_acquire)) return reply_result(*pending);
     if (wait.step()) check_connection();
     if (const CUresult over = ended_error()) {
       pump();
@@ -254,6 +266,19 @@ CUresult Session::wait_reply(uint64_t call_id, Pending* pending) {
       return abandon(call_id, over);
     }
   }
+}
+
+// A reply that carries the session's deferred error has told it to the program: it is acknowledged
+// with it.
+CUresult Session::reply_result(const Pending& pending) {
+  if (pending.result != CUDA_SUCCESS && is_open()) {
+    const uint64_t word = load_acquire(host_page_->error_word);
+    if (word != acknowledged_.load(std::memory_order_relaxed) &&
+        static_cast<CUresult>(ErrorWord::error(word)) == pending.result) {
+      (void)take_error();
+    }
+  }
+  return pending.result;
 }
 
 void Session::pump() {
@@ -351,11 +376,26 @@ CUresult Session::take_error() {
   log(Level::DEBUG, "deferred error %d of opcode %llu", error,
       static_cast<unsigned long long>(host_page_->error_opcode));
   if (ErrorWord::sticky(word)) return error;  // stays: never acknowledged
-  mark_lost(error);
-  const wire::AckError ack{ErrorWord::epoch(word)};
-  if (const CUresult bad = send(wire::Op::ACK_ERROR, 0, part(ack))) return bad;
+  if (const CUresult bad = acknowledge(word, error)) return bad;
   acknowledged_.store(word, std::memory_order_relaxed);
   return error;
+}
+
+// No record may come between the look at the numbers and the acknowledgement: it would be skipped
+// and not be found lost.
+CUresult Session::acknowledge(uint64_t word, CUresult error) {
+  wire::Header header{};
+  header.opcode = static_cast<uint16_t>(wire::Op::ACK_ERROR);
+  header.flags = wire::NOREPLY;
+  const wire::AckError ack{ErrorWord::epoch(word)};
+  {
+    const std::lock_guard lock(command_mutex_);
+    if (const CUresult bad = wait_for_room(sizeof header + sizeof ack)) return bad;
+    mark_lost(error);
+    commands_.write(header, part(ack));
+  }
+  kick_if_asleep();
+  return CUDA_SUCCESS;
 }
 
 // What had been asked for and not been reached when the error was found may never be written:
@@ -405,8 +445,18 @@ CUresult Session::query(uint32_t word, uint64_t number) {
   }
   if (reached(word, number)) return CUDA_SUCCESS;
   if (progress_by_records_) pump();
-  const CUresult pending = pending_error();
-  return pending != CUDA_SUCCESS ? pending : CUDA_ERROR_NOT_READY;
+  if (const CUresult pending = pending_error()) return pending;
+  // A program may poll for ever: now and then look whether anybody is there.
+  thread_local unsigned n_queries = 0;
+  if (++n_queries % 1024 == 0) check_connection();
+  return CUDA_ERROR_NOT_READY;
+}
+
+bool Session::is_lost(uint32_t word, uint64_t number) {
+  if (!any_lost_.load(std::memory_order_acquire)) return false;
+  const std::lock_guard lock(word_mutex_);
+  const auto lost = lost_.find(word);
+  return lost != lost_.end() && number > lost->second.from && number <= lost->second.to;
 }
 
 CUresult Session::wait(uint32_t word, uint64_t number) {
@@ -466,7 +516,9 @@ void Session::run_callbacks() {
     if (entry != host_functions_.end() && entry->second.once) host_functions_.erase(entry);
     lock.unlock();
     if (function) function(static_cast<CUresult>(callback.status));
-    (void)send(wire::Op::CALLBACK_DONE, 0, part(wire::CallbackDone{callback.token}));
+    // release: pairs with the worker's acquire in Callbacks::relay(); what the function wrote is
+    // visible
+    store_release(guest_page_->callback_done, callback.token);
     lock.lock();
   }
 }

@@ -91,6 +91,13 @@ class Session {
   // NOT_READY: not yet. Errors: the number was lost with a failed record.
   CUresult query(uint32_t word, uint64_t number);
   CUresult wait(uint32_t word, uint64_t number);
+  // Will this number never be written?
+  bool is_lost(uint32_t word, uint64_t number);
+  // For waits outside: replies, host functions, the end of the session.
+  void look_around() {
+    pump();
+    check_connection();
+  }
 
   std::vector<DeviceState>& devices() { return devices_; }
   int driver_version() const { return driver_version_; }
@@ -130,7 +137,9 @@ class Session {
   CUresult map(const control::Opened& opened);
   CUresult refused(const char* frame, size_t len_bytes);
   CUresult take_error();
+  CUresult acknowledge(uint64_t word, CUresult error);
   void mark_lost(CUresult error);
+  void forget_connection();
 
   template <typename... Parts>
   CUresult submit(const wire::Header& header, Parts... parts) {
@@ -138,19 +147,20 @@ class Session {
     if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
     {
       const std::lock_guard lock(command_mutex_);
-      while (!commands_.reserve(len_bytes)) {
-        if (const CUresult bad = wait_for_room()) return bad;
+      if (!commands_.reserve(len_bytes)) {
+        if (const CUresult bad = wait_for_room(len_bytes)) return bad;
       }
       commands_.write(header, parts...);
     }
     kick_if_asleep();
     return CUDA_SUCCESS;
   }
-  CUresult wait_for_room();
+  CUresult wait_for_room(uint32_t len_bytes);  // holding command_mutex_; room is reserved after it
   void kick_if_asleep();
 
   uint64_t expect(Pending* pending);
   CUresult wait_reply(uint64_t call_id, Pending* pending);
+  CUresult reply_result(const Pending& pending);
   CUresult abandon(uint64_t call_id, CUresult result);
 
   // Takes what has come on the event ring, if no other thread is doing so.
@@ -173,6 +183,7 @@ class Session {
   uint32_t session_id_ = 0;
   std::byte* block_ = nullptr;
   HostPage* host_page_ = nullptr;
+  GuestPage* guest_page_ = nullptr;
   uint64_t* progress_ = nullptr;
   bool progress_by_records_ = false;
   std::vector<DeviceState> devices_;

@@ -23,7 +23,7 @@ CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
       if (place(bytes, piece)) return CUDA_SUCCESS;
     }
     if (const CUresult bad = Session::get().pending_error()) return bad;
-    wait.step();
+    if (wait.step()) Session::get().look_around();
   }
 }
 
@@ -41,9 +41,10 @@ bool Staging::place(uint64_t bytes, Piece* piece) {
 }
 
 void Staging::reclaim() {
-  const Session& session = Session::get();
+  Session& session = Session::get();
   std::erase_if(used_, [&](const Piece& piece) {
-    return piece.number != 0 && session.reached(piece.word, piece.number);
+    return piece.number != 0 &&
+           (session.reached(piece.word, piece.number) || session.is_lost(piece.word, piece.number));
   });
 }
 

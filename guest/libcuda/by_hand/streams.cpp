@@ -10,33 +10,38 @@ namespace kvgpu::guest {
 namespace {
 
 // Hidden streams behind CU_STREAM_PER_THREAD, one per thread and context; a thread that ends leaves
-// them to the next one.
+// them to the next one. By handle: a context that was reset has taken its streams along.
 struct ThreadStreams {
-  std::vector<Stream*> streams;
+  std::vector<std::pair<Context*, wire::Handle>> streams;
   ~ThreadStreams() {
-    for (Stream* stream : streams) {
-      const std::lock_guard lock(stream->context->mutex);
-      stream->context->idle_thread_streams.push_back(stream);
+    if (Session::get().is_forked_child())
+      return;  // the lock may be held by a thread that is not here
+    for (const auto& [context, handle] : streams) {
+      const std::lock_guard lock(context->mutex);
+      context->idle_thread_streams.push_back(handle);
     }
   }
 };
 thread_local ThreadStreams thread_streams;
 
+Stream* take_idle_stream(Context& context) {
+  const std::lock_guard lock(context.mutex);
+  while (!context.idle_thread_streams.empty()) {
+    Stream* const stream = tables().streams.find(context.idle_thread_streams.back());
+    context.idle_thread_streams.pop_back();
+    if (stream != nullptr) return stream;
+  }
+  return nullptr;
+}
+
 Stream* per_thread_stream(Context& context, CUresult* error) {
-  for (Stream* stream : thread_streams.streams) {
-    if (stream->context == &context && tables().streams.find(stream->handle) == stream)
-      return stream;
+  for (const auto& [owner, handle] : thread_streams.streams) {
+    Stream* const stream = owner == &context ? tables().streams.find(handle) : nullptr;
+    if (stream != nullptr) return stream;
   }
-  Stream* stream = nullptr;
-  {
-    const std::lock_guard lock(context.mutex);
-    if (!context.idle_thread_streams.empty()) {
-      stream = context.idle_thread_streams.back();
-      context.idle_thread_streams.pop_back();
-    }
-  }
+  Stream* stream = take_idle_stream(context);
   if (stream == nullptr) stream = make_stream(context, CU_STREAM_DEFAULT, 0, error);
-  if (stream != nullptr) thread_streams.streams.push_back(stream);
+  if (stream != nullptr) thread_streams.streams.emplace_back(&context, stream->handle);
   return stream;
 }
 
@@ -81,20 +86,35 @@ Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* er
 
 CUresult mark_stream(Stream& stream, uint64_t* number) {
   const std::lock_guard lock(stream.mark_mutex);
+  Session& session = Session::get();
   *number = stream.issued.load(std::memory_order_relaxed);
-  // The legacy stream also waits for the blocking streams: its own record says nothing about
-  // theirs.
-  if (!stream.dirty.exchange(false, std::memory_order_acq_rel) && !stream.is_legacy()) {
-    return CUDA_SUCCESS;
-  }
+  // A capture that has just begun would take the number into its graph.
+  if (stream.capture.load(std::memory_order_acquire) != nullptr) return CUDA_SUCCESS;
+  // A lost number says nothing any more: its error has been returned.
+  const bool lost = session.is_lost(stream.word, *number);
+  if (!stream.dirty.exchange(false, std::memory_order_acq_rel) && !lost) return CUDA_SUCCESS;
   ++*number;
   const wire::Mark body{stream.handle, *number};
-  const CUresult result = Session::get().send(wire::Op::MARK, stream.context->device, part(body));
-  if (result == CUDA_SUCCESS) {
-    stream.issued.store(*number, std::memory_order_release);
-    Session::get().note_issued(stream.word, *number);
-  }
+  session.note_issued(stream.word, *number);
+  const CUresult result = session.send(wire::Op::MARK, stream.context->device, part(body));
+  if (result == CUDA_SUCCESS) stream.issued.store(*number, std::memory_order_release);
   return result;
+}
+
+CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers) {
+  std::vector<Stream*> streams{&stream};
+  if (stream.is_legacy()) {
+    const std::lock_guard lock(stream.context->mutex);
+    for (Stream* other : stream.context->streams) {
+      if (other != &stream && !(other->flags & CU_STREAM_NON_BLOCKING)) streams.push_back(other);
+    }
+  }
+  for (Stream* each : streams) {
+    uint64_t number;
+    if (const CUresult bad = mark_stream(*each, &number)) return bad;
+    numbers->push_back({each->word, number});
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult synchronize_stream(Stream& stream) {
@@ -103,9 +123,12 @@ CUresult synchronize_stream(Stream& stream) {
     const wire::StreamRef body{stream.handle};
     return session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
   }
-  uint64_t number;
-  if (const CUresult bad = mark_stream(stream, &number)) return bad;
-  return session.wait(stream.word, number);
+  std::vector<StreamNumber> numbers;
+  if (const CUresult bad = mark_streams(stream, &numbers)) return bad;
+  for (const StreamNumber& each : numbers) {
+    if (const CUresult bad = session.wait(each.word, each.number)) return bad;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult stream_create(CUstream* phStream, unsigned int Flags) {
@@ -175,9 +198,12 @@ CUresult stream_query(CUstream hStream) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   if (const CUresult bad = enqueue_allowed(*stream)) return bad;
-  uint64_t number;
-  if (const CUresult bad = mark_stream(*stream, &number)) return bad;
-  return Session::get().query(stream->word, number);
+  std::vector<StreamNumber> numbers;
+  if (const CUresult bad = mark_streams(*stream, &numbers)) return bad;
+  for (const StreamNumber& each : numbers) {
+    if (const CUresult bad = Session::get().query(each.word, each.number)) return bad;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags) {

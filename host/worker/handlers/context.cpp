@@ -12,6 +12,12 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
   uint64_t* const word = session.progress_word(body.legacy_word);
   if (word == nullptr) session.violation(task);
   if (body.device != wire::target_device(task.header.target)) session.violation(task);
+  bool in_use = false;
+  session.handles.each_context(
+      [&](const Context& other) { in_use |= other.device == static_cast<int>(body.device); });
+  if (in_use) session.violation(task);  // one handle for a primary context
+  constexpr uint32_t GUEST_FLAGS = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX;
+  if ((body.flags & ~GUEST_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevice device;
   if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
   if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
@@ -59,6 +65,7 @@ CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWrite
   const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
   session.output.deliver(session.events);
   session.forget_registrations();
+  if (session.n_devices == 1) session.forget_device_ranges();
   return result;
 }
 

@@ -25,10 +25,9 @@ CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
 CUresult mark(Session&, const Task&, ReplyWriter&) { return CUDA_SUCCESS; }
 
 CUresult upload(Session& session, const Task& task, ReplyWriter&) {
-  constexpr uint64_t MAX_IMAGE_BYTES = 1 * GIB;
   wire::Upload body;
   if (!task.read(&body)) session.violation(task);
-  if (body.total_bytes > MAX_IMAGE_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (body.offset > body.total_bytes) session.violation(task);
   if (body.slab_off > SLAB_BYTES || body.len_bytes > SLAB_BYTES - body.slab_off)
     session.violation(task);
   const std::span chunk(session.slab() + body.slab_off, body.len_bytes);

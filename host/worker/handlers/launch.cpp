@@ -52,6 +52,9 @@ CUresult launch_kernel_ex(Session& session, const Task& task, ReplyWriter&) {
   static_assert(sizeof(CUlaunchAttribute) == sizeof(wire::LaunchAttribute));
   CUlaunchAttribute attributes[MAX_LAUNCH_ATTRIBUTES];
   std::memcpy(attributes, launch.attributes.data(), launch.attributes.size());
+  for (uint32_t i = 0; i < b.n_attributes; ++i) {
+    if (!wire::launch_attribute_is_plain(attributes[i].id)) session.violation(task);
+  }
   CUlaunchConfig config{};
   config.gridDimX = b.grid[0];
   config.gridDimY = b.grid[1];

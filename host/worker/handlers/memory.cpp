@@ -10,7 +10,10 @@ namespace kvgpu::worker {
 namespace {
 
 CUresult keep_in_window(Session& session, CUdeviceptr dptr, uint64_t bytes) {
-  if (session.is_in_window(dptr, bytes)) return CUDA_SUCCESS;
+  if (session.is_in_window(dptr, bytes)) {
+    session.add_device_range(dptr, bytes);
+    return CUDA_SUCCESS;
+  }
   log("the driver placed %llu bytes at 0x%llx, outside of the window: freed and refused",
       static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(dptr));
   (void)session.driver->cuMemFree_v2(dptr);
@@ -18,9 +21,13 @@ CUresult keep_in_window(Session& session, CUdeviceptr dptr, uint64_t bytes) {
 }
 
 template <typename Set>
-CUresult set(Session& session, const Task& task, Set driver_call) {
+CUresult set(Session& session, const Task& task, uint64_t element_bytes, Set driver_call) {
   wire::Memset body;
   if (!task.read(&body)) session.violation(task);
+  if (body.n > UINT64_MAX / element_bytes ||
+      !session.is_guest_memory(body.dst, body.n * element_bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return driver_call(body.dst, body.value, body.n, task.stream->raw);
 }
 
@@ -55,13 +62,16 @@ CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::MemFree body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
-  return session.driver->cuMemFree_v2(body.dptr);
+  const CUresult result = session.driver->cuMemFree_v2(body.dptr);
+  if (result == CUDA_SUCCESS) session.remove_device_range(body.dptr);
+  return result;
 }
 
 CUresult memcpy_htod_async_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::Copy body;
   if (!task.read(&body)) session.violation(task);
   if (!session.is_session_memory(body.src, body.bytes)) session.violation(task);
+  if (!session.is_guest_memory(body.dst, body.bytes)) return CUDA_ERROR_INVALID_VALUE;
   return session.driver->cuMemcpyHtoDAsync_v2(body.dst, reinterpret_cast<const void*>(body.src),
                                               body.bytes, task.stream->raw);
 }
@@ -70,6 +80,7 @@ CUresult memcpy_dtoh_async_v2(Session& session, const Task& task, ReplyWriter&) 
   wire::Copy body;
   if (!task.read(&body)) session.violation(task);
   if (!session.is_session_memory(body.dst, body.bytes)) session.violation(task);
+  if (!session.is_guest_memory(body.src, body.bytes)) return CUDA_ERROR_INVALID_VALUE;
   return session.driver->cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.dst), body.src,
                                               body.bytes, task.stream->raw);
 }
@@ -77,23 +88,27 @@ CUresult memcpy_dtoh_async_v2(Session& session, const Task& task, ReplyWriter&) 
 CUresult memcpy_dtod_async_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::Copy body;
   if (!task.read(&body)) session.violation(task);
+  if (!session.is_guest_memory(body.dst, body.bytes) ||
+      !session.is_guest_memory(body.src, body.bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return session.driver->cuMemcpyDtoDAsync_v2(body.dst, body.src, body.bytes, task.stream->raw);
 }
 
 CUresult memset_d8_async(Session& session, const Task& task, ReplyWriter&) {
-  return set(session, task, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
+  return set(session, task, 1, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
     return session.driver->cuMemsetD8Async(dst, static_cast<unsigned char>(value), n, stream);
   });
 }
 
 CUresult memset_d16_async(Session& session, const Task& task, ReplyWriter&) {
-  return set(session, task, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
+  return set(session, task, 2, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
     return session.driver->cuMemsetD16Async(dst, static_cast<unsigned short>(value), n, stream);
   });
 }
 
 CUresult memset_d32_async(Session& session, const Task& task, ReplyWriter&) {
-  return set(session, task, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
+  return set(session, task, 4, [&](CUdeviceptr dst, uint32_t value, size_t n, CUstream stream) {
     return session.driver->cuMemsetD32Async(dst, value, n, stream);
   });
 }

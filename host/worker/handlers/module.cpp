@@ -27,6 +27,8 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
   if (const CUresult bad = session.enter(body.context)) return bad;
   const auto image = session.blobs.take(body.blob);
   if (image.empty()) session.violation(task);
+  // The driver takes no length: what an image says of its own size must lie inside of it.
+  if (!is_whole(image)) return CUDA_ERROR_INVALID_IMAGE;
   const FatbinWrapper wrapper{.data = image.data()};
   Module module = nullptr;
   const CUresult result =
@@ -76,6 +78,7 @@ CUresult get_global(Session& session, const Task& task, ReplyWriter& reply, Get 
   size_t bytes = 0;
   if (const CUresult bad = get(&dptr, &bytes, module, name.c_str())) return bad;
   if (!session.is_in_window(dptr, bytes)) return CUDA_ERROR_NOT_SUPPORTED;
+  session.add_device_range(dptr, bytes);
   reply.put(wire::Global{dptr, bytes});
   return CUDA_SUCCESS;
 }

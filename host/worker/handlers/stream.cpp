@@ -7,19 +7,12 @@ namespace kvgpu::worker {
 
 namespace {
 
-// What a host function of the guest is in the worker. A graph may call it again and again: then it
-// lives as long as the session.
-struct HostCall {
-  Session* session;
-  uint64_t guest_function;
-  bool once;
-
-  static void relay(void* user, CUresult status) {
-    const auto* call = static_cast<HostCall*>(user);
-    call->session->callbacks.relay(call->session->events, call->guest_function, status);
-    if (call->once) delete call;
-  }
-};
+// A host function of the guest, in the worker: its id is all there is to it, so nothing can outlive
+// or leave it.
+void relay(void* guest_function, CUresult status) {
+  Session& session = Session::current();
+  session.callbacks.relay(session.events, reinterpret_cast<uint64_t>(guest_function), status);
+}
 
 }  // namespace
 
@@ -31,9 +24,7 @@ CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   stream->context_handle = body.context;
   stream->progress = session.progress_word(body.word);
   if (stream->context == nullptr || stream->progress == nullptr) session.violation(task);
-  if (stream->context->device != static_cast<int>(wire::target_device(task.header.target))) {
-    session.violation(task);
-  }
+  if (!is_for_device(task, *stream->context)) session.violation(task);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
   const CUresult result =
       session.driver->cuStreamCreateWithPriority(&stream->raw, body.flags, body.priority);
@@ -47,6 +38,7 @@ CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body)) session.violation(task);
   const auto stream = session.handles.stream(body.stream);
   if (stream == nullptr || stream->raw == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_HANDLE;
+  if (!is_for_device(task, *stream->context)) session.violation(task);
   session.handles.remove(body.stream);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
   return session.driver->cuStreamDestroy_v2(stream->raw);
@@ -119,22 +111,17 @@ CUresult event_elapsed_time_v2(Session& session, const Task& task, ReplyWriter& 
 CUresult launch_host_func(Session& session, const Task& task, ReplyWriter&) {
   wire::HostFunction body;
   if (!task.read(&body)) session.violation(task);
-  auto* const call = new HostCall{&session, body.function, body.once != 0};
-  const CUresult result = session.driver->cuLaunchHostFunc(
-      task.stream->raw, [](void* user) { HostCall::relay(user, CUDA_SUCCESS); }, call);
-  if (result != CUDA_SUCCESS) delete call;
-  return result;
+  return session.driver->cuLaunchHostFunc(
+      task.stream->raw, [](void* user) { relay(user, CUDA_SUCCESS); },
+      reinterpret_cast<void*>(body.function));
 }
 
 CUresult stream_add_callback(Session& session, const Task& task, ReplyWriter&) {
   wire::HostFunction body;
   if (!task.read(&body)) session.violation(task);
-  auto* const call = new HostCall{&session, body.function, true};
-  const CUresult result = session.driver->cuStreamAddCallback(
-      task.stream->raw,
-      [](CUstream, CUresult status, void* user) { HostCall::relay(user, status); }, call, 0);
-  if (result != CUDA_SUCCESS) delete call;
-  return result;
+  return session.driver->cuStreamAddCallback(
+      task.stream->raw, [](CUstream, CUresult status, void* user) { relay(user, status); },
+      reinterpret_cast<void*>(body.function), 0);
 }
 
 CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter&) {

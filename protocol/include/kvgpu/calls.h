@@ -111,6 +111,27 @@ struct LaunchAttribute {  // CUDA 13.0 cuda.h: CUlaunchAttribute
   uint8_t value[64];
 };
 static_assert(sizeof(LaunchAttribute) == 72);
+// CUDA 13.0 cuda.h, CUlaunchAttributeID: those whose value is plain data. Others hold events, nodes
+// or pointers of the process, which must not reach the driver.
+constexpr bool launch_attribute_is_plain(uint32_t id) {
+  constexpr uint32_t PLAIN[] = {
+      0,   // IGNORE
+      2,   // COOPERATIVE
+      3,   // SYNCHRONIZATION_POLICY
+      4,   // CLUSTER_DIMENSION
+      5,   // CLUSTER_SCHEDULING_POLICY_PREFERENCE
+      6,   // PROGRAMMATIC_STREAM_SERIALIZATION
+      8,   // PRIORITY
+      9,   // MEM_SYNC_DOMAIN_MAP
+      10,  // MEM_SYNC_DOMAIN
+      11,  // PREFERRED_CLUSTER_DIMENSION
+      14,  // PREFERRED_SHARED_MEMORY_CARVEOUT
+  };
+  for (const uint32_t plain : PLAIN) {
+    if (id == plain) return true;
+  }
+  return false;
+}
 struct HostFunction {
   Handle stream;
   uint64_t mark;

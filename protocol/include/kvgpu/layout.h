@@ -62,6 +62,9 @@ static_assert(sizeof(HostPage) <= PAGE_BYTES);
 // Written by the guest only.
 struct GuestPage {
   alignas(64) uint64_t event_credit;  // consumer position of the event ring
+  // Token of the last host function that has returned. Not a record: the command ring may be full
+  // of work that waits for it.
+  alignas(64) uint64_t callback_done;
 };
 static_assert(sizeof(GuestPage) <= PAGE_BYTES);
 

@@ -13,7 +13,6 @@ enum class Op : uint16_t {
   MARK = 3,
   UPLOAD = 4,
   HEAP_GROW = 5,
-  CALLBACK_DONE = 6,
   HOST_SYNC = 7,
   STREAM_SYNC = 8,
   EVENT_SYNC = 9,

@@ -69,8 +69,8 @@ struct Reply {
   // out values follow
 };
 
-struct Callback {  // run host function `function`; answer with CALLBACK_DONE
-  uint64_t token;
+struct Callback {  // run host function `function`, then put the token into GuestPage::callback_done
+  uint64_t token;  // counts up in ring order
   uint64_t function;  // the guest's own id
   int32_t status;     // for stream callbacks
   uint32_t reserved;
@@ -117,10 +117,6 @@ struct HeapGrow {
 struct HeapGrown {
   uint64_t region_off;
   uint64_t bytes;
-};
-
-struct CallbackDone {
-  uint64_t token;
 };
 
 }  // namespace kvgpu::wire
