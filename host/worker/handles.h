@@ -9,6 +9,7 @@
 #include <shared_mutex>
 #include <type_traits>
 #include <unordered_map>
+#include <vector>
 
 #include "kvgpu/records.h"
 
@@ -38,6 +39,16 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, CUgraphExec>) return GRAPH_EXEC;
 }
 
+// Modules and libraries share a kind, and so do functions and kernels; the driver must not get one
+// for the other.
+enum class RawType : uint8_t { PLAIN, LIBRARY, KERNEL };
+template <typename T>
+constexpr RawType raw_type_of() {
+  if constexpr (std::is_same_v<T, CUlibrary>) return RawType::LIBRARY;
+  if constexpr (std::is_same_v<T, CUkernel>) return RawType::KERNEL;
+  return RawType::PLAIN;
+}
+
 class HandleTable {
  public:
   template <typename T>
@@ -46,7 +57,12 @@ class HandleTable {
     const std::shared_lock lock(mutex_);
     const auto found = raw_.find(handle);
     if (found == raw_.end()) return false;
-    *to = static_cast<T>(found->second);
+    // CUDA 13.0 cuda.h: a CUkernel may be launched, and asked for its occupancy, in a CUfunction's
+    // place.
+    const bool fits = found->second.type == raw_type_of<T>() ||
+                      (std::is_same_v<T, CUfunction> && found->second.type == RawType::KERNEL);
+    if (!fits) return false;
+    *to = static_cast<T>(found->second.raw);
     return true;
   }
   [[nodiscard]] std::shared_ptr<Stream> stream(wire::Handle handle) const {
@@ -56,12 +72,17 @@ class HandleTable {
     return find(contexts_, handle);
   }
 
-  // False: the handle is malformed or in use, a breach of the protocol.
+  // False: the handle is malformed or in use, a breach of the protocol. `owner`: what takes it
+  // along when it goes (a context, a module), 0: nothing.
   template <typename T>
-  [[nodiscard]] bool add(wire::Handle handle, T raw) {
+  [[nodiscard]] bool add(wire::Handle handle, T raw, wire::Handle owner) {
     if (!wire::handle_tagged(handle) || wire::handle_kind(handle) != kind_of<T>()) return false;
     const std::unique_lock lock(mutex_);
-    return raw_.size() < MAX_HANDLES && raw_.emplace(handle, raw).second;
+    if (raw_.size() >= MAX_HANDLES || !raw_.emplace(handle, Raw{raw, raw_type_of<T>()}).second) {
+      return false;
+    }
+    if (owner != 0) owned_[owner].push_back(handle);
+    return true;
   }
   [[nodiscard]] bool add(wire::Handle handle, std::shared_ptr<Stream> stream) {
     return insert(streams_, handle, wire::Kind::STREAM, std::move(stream));
@@ -70,11 +91,19 @@ class HandleTable {
     return insert(contexts_, handle, wire::Kind::CONTEXT, std::move(context));
   }
 
+  // And all that it owns.
   void remove(wire::Handle handle) {
     const std::unique_lock lock(mutex_);
-    raw_.erase(handle);
-    streams_.erase(handle);
-    contexts_.erase(handle);
+    std::vector<wire::Handle> going{handle};
+    while (!going.empty()) {
+      const wire::Handle each = going.back();
+      going.pop_back();
+      raw_.erase(each);
+      streams_.erase(each);
+      contexts_.erase(each);
+      const auto owned = owned_.extract(each);
+      if (!owned.empty()) going.insert(going.end(), owned.mapped().begin(), owned.mapped().end());
+    }
   }
 
   // A reset context takes all that was made in it along.
@@ -112,7 +141,12 @@ class HandleTable {
   }
 
   mutable std::shared_mutex mutex_;
-  std::unordered_map<wire::Handle, void*> raw_;
+  struct Raw {
+    void* raw;
+    RawType type;
+  };
+  std::unordered_map<wire::Handle, Raw> raw_;
+  std::unordered_map<wire::Handle, std::vector<wire::Handle>> owned_;
   std::unordered_map<wire::Handle, std::shared_ptr<Stream>> streams_;
   std::unordered_map<wire::Handle, std::shared_ptr<Context>> contexts_;
 };

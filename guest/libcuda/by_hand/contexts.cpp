@@ -55,6 +55,23 @@ CUresult activate(Context& context) {
   return result;
 }
 
+// Events and modules die with their context; a library lives on, but the modules it gave do not.
+void forget_objects(const Context& context) {
+  for (const wire::Handle handle : tables().events.handles()) {
+    const Event* const event = tables().events.find(handle);
+    if (event != nullptr && event->context == &context) tables().events.remove(handle);
+  }
+  for (const wire::Handle handle : tables().modules.handles()) {
+    Module* const module = tables().modules.find(handle);
+    if (module == nullptr) continue;
+    if (module->context == &context) forget(handle);
+    if (module->is_library && module->module_of_library != 0) {
+      forget(module->module_of_library);
+      module->module_of_library = 0;
+    }
+  }
+}
+
 // Holding context.mutex. What was made in the context goes with it.
 CUresult deactivate(Context& context) {
   const wire::ContextReset body{context.handle};
@@ -69,6 +86,7 @@ CUresult deactivate(Context& context) {
   }
   context.streams.clear();
   context.idle_thread_streams.clear();
+  forget_objects(context);
   memory_map().forget_context(context);
   return CUDA_SUCCESS;
 }

@@ -141,6 +141,17 @@ class Table {
     return slot.handle.load(std::memory_order_acquire) == handle ? slot.object.get() : nullptr;
   }
 
+  // The handles of all live objects.
+  std::vector<wire::Handle> handles() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<wire::Handle> live;
+    for (uint32_t index = 1; index < n_used_; ++index) {
+      const wire::Handle handle = slot_at(index).handle.load(std::memory_order_acquire);
+      if (handle != 0) live.push_back(handle);
+    }
+    return live;
+  }
+
   // From now on not found. The object goes when its slot is used again.
   bool remove(wire::Handle handle) {
     const std::lock_guard lock(mutex_);
@@ -162,7 +173,7 @@ class Table {
     return chunks_[index / CHUNK].load(std::memory_order_relaxed)[index % CHUNK];
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::array<std::atomic<Slot*>, wire::MAX_HANDLE_INDEX / CHUNK> chunks_{};
   std::deque<uint32_t> free_;
   uint32_t n_used_ = 1;  // index 0 stays unused: no handle looks like CU_STREAM_LEGACY

@@ -34,7 +34,8 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
   const CUresult result =
       load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data());
   if (result != CUDA_SUCCESS) return result;
-  if (!session.handles.add(body.module, module)) session.violation(task);
+  const wire::Handle owner = std::is_same_v<Module, CUlibrary> ? 0 : body.context;
+  if (!session.handles.add(body.module, module, owner)) session.violation(task);
   reply.put(wire::LoadedImage{may_print(image), 0});
   return CUDA_SUCCESS;
 }
@@ -139,7 +140,7 @@ CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& rep
   if (!session.handles.get(body.module, &library)) return CUDA_ERROR_INVALID_HANDLE;
   CUkernel kernel = nullptr;
   if (const CUresult bad = driver.cuLibraryGetKernel(&kernel, library, name.c_str())) return bad;
-  if (!session.handles.add(body.function, kernel)) session.violation(task);
+  if (!session.handles.add(body.function, kernel, body.module)) session.violation(task);
   if (body.context != 0) describe_kernel(session, task, kernel, reply);
   return CUDA_SUCCESS;
 }
@@ -164,7 +165,7 @@ CUresult module_get_function(Session& session, const Task& task, ReplyWriter& re
   CUfunction function = nullptr;
   const CUresult result = session.driver->cuModuleGetFunction(&function, module, name.c_str());
   if (result != CUDA_SUCCESS) return result;
-  if (!session.handles.add(body.function, function)) session.violation(task);
+  if (!session.handles.add(body.function, function, body.module)) session.violation(task);
   return describe_plain_function(session, function, reply);
 }
 
@@ -192,7 +193,7 @@ CUresult library_get_module(Session& session, const Task& task, ReplyWriter&) {
   if (!session.handles.get(body.library, &library)) return CUDA_ERROR_INVALID_HANDLE;
   CUmodule module = nullptr;
   if (const CUresult bad = session.driver->cuLibraryGetModule(&module, library)) return bad;
-  if (!session.handles.add(body.module, module)) session.violation(task);
+  if (!session.handles.add(body.module, module, body.library)) session.violation(task);
   return CUDA_SUCCESS;
 }
 
@@ -200,8 +201,13 @@ CUresult func_set_attribute(Session& session, const Task& task, ReplyWriter&) {
   wire::SetAttribute body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
+  CUkernel kernel;
   CUfunction function;
-  if (!session.handles.get(body.function, &function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.handles.get(body.function, &kernel)) {
+    if (const CUresult bad = session.driver->cuKernelGetFunction(&function, kernel)) return bad;
+  } else if (!session.handles.get(body.function, &function)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   return session.driver->cuFuncSetAttribute(
       function, static_cast<CUfunction_attribute>(body.attribute), body.value);
 }

@@ -58,7 +58,7 @@ CUresult event_create(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUevent event;
   if (const CUresult bad = session.driver->cuEventCreate(&event, body.flags)) return bad;
-  if (!session.handles.add(body.event, event)) session.violation(task);
+  if (!session.handles.add(body.event, event, body.context)) session.violation(task);
   return CUDA_SUCCESS;
 }
 
@@ -142,7 +142,7 @@ CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(*stream->context)) return bad;
   CUgraph graph = nullptr;
   const CUresult result = session.driver->cuStreamEndCapture(stream->raw, &graph);
-  if (result == CUDA_SUCCESS && !session.handles.add(body.graph, graph)) session.violation(task);
+  if (result == CUDA_SUCCESS && !session.handles.add(body.graph, graph, 0)) session.violation(task);
   return result;
 }
 
@@ -154,7 +154,8 @@ CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyW
   if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_HANDLE;
   CUgraphExec exec = nullptr;
   const CUresult result = session.driver->cuGraphInstantiateWithFlags(&exec, graph, body.flags);
-  if (result == CUDA_SUCCESS && !session.handles.add(body.exec, exec)) session.violation(task);
+  if (result == CUDA_SUCCESS && !session.handles.add(body.exec, exec, body.context))
+    session.violation(task);
   return result;
 }
 

@@ -89,6 +89,29 @@ TEST_CASE("context: state, current, stack, last release ends it") {
   CU(cuDevicePrimaryCtxRelease(device));
 }
 
+TEST_CASE("context: a reset takes along what was made in it, and a new start works") {
+  const Gpu gpu;
+  CUstream stream;
+  CUevent event;
+  CU(cuStreamCreate(&stream, 0));
+  CU(cuEventCreate(&event, 0));
+  CU(cuEventRecord(event, stream));
+  CU(cuDevicePrimaryCtxReset(gpu.device));
+  CUcontext context;
+  CU(cuDevicePrimaryCtxRetain(&context, gpu.device));
+  CU(cuCtxSetCurrent(context));
+  CUmodule module;
+  CUfunction function;
+  CU(cuModuleLoadData(&module, kernels_ptx()));
+  CU(cuModuleGetFunction(&function, module, "add_one"));
+  const Ints data(1);
+  CUdeviceptr dptr = data.dptr;
+  int n = 1;
+  launch(function, nullptr, {&dptr, &n});
+  CHECK(data.read()[0] == 1);
+  CU(cuModuleUnload(module));
+}
+
 TEST_CASE("memory: allocate, free, ranges, pointer attributes") {
   const Gpu gpu;
   CUdeviceptr dptr = 0;

@@ -131,6 +131,25 @@ TEST_CASE("stream: query, priority, destroyed with work in flight, unknown handl
   CU(cuStreamDestroy(stream));
 }
 
+TEST_CASE("stream: polling the legacy stream and waiting for it come to an end") {
+  const Gpu gpu;
+  CUstream blocking;
+  CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  const Ints data(1);
+  {
+    Gate gate(gpu, blocking);
+    add_one(gpu, data, nullptr);  // behind the blocking stream
+    CU_IS(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+    gate.open();
+    CUresult result;
+    while ((result = cuStreamQuery(nullptr)) == CUDA_ERROR_NOT_READY) {
+    }
+    CU(result);
+  }
+  CU(cuStreamSynchronize(nullptr));
+  CHECK(data.read()[0] == 1);
+}
+
 TEST_CASE("progress: numbers of streams that come and go are never mistaken for one another") {
   const Gpu gpu;
   const Ints data(1);
