@@ -46,11 +46,17 @@ class RangeAllocator:
             return offset, size_bytes
         return None
 
-    def free(self, offset: int) -> int:
-        """Give back what starts at `offset`; return its bytes."""
-        size_bytes = self._used.pop(offset, None)
+    def size_bytes(self, offset: int) -> int:
+        """Return the bytes of what starts at `offset`."""
+        size_bytes = self._used.get(offset)
         if size_bytes is None:
             raise RegionError(f"nothing is allocated at offset {offset:#x}")
+        return size_bytes
+
+    def free(self, offset: int) -> int:
+        """Give back what starts at `offset`; return its bytes."""
+        size_bytes = self.size_bytes(offset)
+        del self._used[offset]
         begin, end = offset, offset + size_bytes
         i = bisect_left(self._free, (begin, end))
         if i < len(self._free) and self._free[i][0] == end:

@@ -158,12 +158,16 @@ class Region:
         return found
 
     def free_block(self, offset: int) -> None:
-        punch_hole(self.fd, offset, self._ranges.free(offset))
+        self._free(offset)
 
     def free_extent(self, offset: int) -> None:
-        size_bytes = self._ranges.free(offset)
-        self._pinned_left_bytes += size_bytes
-        punch_hole(self.fd, offset, size_bytes)
+        self._pinned_left_bytes += self._free(offset)
+
+    def _free(self, offset: int) -> int:
+        # If the pages cannot be given back, the range stays taken: better a leak than another
+        # session's data in it.
+        punch_hole(self.fd, offset, self._ranges.size_bytes(offset))
+        return self._ranges.free(offset)
 
     def close(self) -> None:
         """Forget the region: close the descriptor and remove the file, if there is one."""

@@ -169,6 +169,30 @@ def test_freed_memory_is_zero_for_the_next_owner() -> None:
     region.close()
 
 
+def test_range_whose_pages_cannot_be_freed_is_not_given_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(fd: int, offset: int, size_bytes: int) -> None:
+        raise RegionError("cannot free region memory")
+
+    region = Region.create_memfd(uuid4(), 256 * MIB, 64 * MIB)
+    block = region.allocate_block()
+    extent = region.allocate_extent(60 * MIB)
+    assert block is not None
+    assert extent is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(region_module, "punch_hole", fail)
+        with pytest.raises(RegionError, match="cannot free"):
+            region.free_block(block)
+        with pytest.raises(RegionError, match="cannot free"):
+            region.free_extent(extent[0])
+    assert region.allocate_block() != block
+    assert region.allocate_extent(60 * MIB) is None
+    region.free_extent(extent[0])
+    assert region.allocate_extent(60 * MIB) == extent
+    region.close()
+
+
 def test_pinned_memory_is_limited_and_comes_back() -> None:
     region = Region.create_memfd(uuid4(), 256 * MIB, 64 * MIB)
     extent = region.allocate_extent(64 * MIB)
