@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
+from kvgpu.host.complaints import Complaints
 from kvgpu.host.errors import ProtocolError
-from kvgpu.host.units import is_power_of_two
 
 PROTOCOL_MAJOR = 0
 PROTOCOL_MINOR = 1
 FEATURES = 0
+# The windows a client may choose from; the C++ form is in protocol/include/kvgpu/layout.h.
+WINDOWS = (0x3000_0000_0000, 0x2000_0000_0000, 0x4000_0000_0000, 0x5000_0000_0000)
 MAX_PAYLOAD_BYTES = 4096
 HEADER = struct.Struct("<IHHII")
 MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
@@ -220,9 +222,8 @@ class StreamDecoder:
     """Finds frames in a byte stream; after garbage it goes on at the next magic, and says so."""
 
     def __init__(self, peer: str) -> None:
-        self._peer = peer
         self._buffer = bytearray()
-        self._n_complaints = 0
+        self._complaints = Complaints(_log, peer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take `data` and yield the frames that are complete now."""
@@ -240,7 +241,7 @@ class StreamDecoder:
             try:
                 yield decode(message)
             except ProtocolError as error:
-                self._complain(f"frame dropped: {error}")
+                self._complaints.add(f"frame dropped: {error}")
 
     def _align(self) -> bool:
         """Drop what precedes the next magic; False if there is none yet."""
@@ -259,10 +260,4 @@ class StreamDecoder:
 
     def _skip(self, n_bytes: int, why: str) -> None:
         del self._buffer[:n_bytes]
-        self._complain(f"{n_bytes} bytes skipped: {why}")
-
-    def _complain(self, what: str) -> None:
-        # Logged at the 1st, 2nd, 4th, 8th ... time: a hostile guest must not fill the host's log.
-        self._n_complaints += 1
-        if is_power_of_two(self._n_complaints):
-            _log.warning("%s: %s (%d so far)", self._peer, what, self._n_complaints)
+        self._complaints.add(f"{n_bytes} bytes skipped: {why}")

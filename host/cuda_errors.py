@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few CUresult values that the host side itself answers with (CUDA 13.0 cuda.h)."""
 
+INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 NO_DEVICE = 100
 OPERATING_SYSTEM = 304

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kvgpu.host import control_frames as cf
 from kvgpu.host.errors import ProtocolError
 
-CONTROL_H = Path(__file__).parents[2] / "protocol/include/kvgpu/control.h"
+INCLUDE = Path(__file__).parents[2] / "protocol/include/kvgpu"
+CONTROL_H = INCLUDE / "control.h"
 
 u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 i32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -38,6 +39,13 @@ frames = st.builds(cf.Frame, bodies, u32)
 @given(frames)
 def test_encode_decode_is_identity(frame: cf.Frame) -> None:
     assert cf.decode(frame.encode()) == frame
+
+
+def test_windows_agree_with_layout_h() -> None:
+    found = re.search(r"WINDOWS\[\] = \{(.*?)\};", (INCLUDE / "layout.h").read_text(), re.S)
+    assert found
+    in_c = re.findall(r"(0x[0-9a-f]+)ull", found[1])
+    assert [int(window, 16) for window in in_c] == list(cf.WINDOWS)
 
 
 def test_types_and_sizes_agree_with_control_h() -> None:
