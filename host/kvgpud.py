@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -118,6 +119,15 @@ async def _serve(config: HostConfig, runtime_dir: Path, until_eof: bool) -> None
     await Daemon(config, runtime_dir).run(stop)
 
 
+def _raise_descriptor_limit() -> None:
+    # A session takes a handful of descriptors; the usual soft limit of 1024 is for select() only.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        _log.warning("cannot raise the limit of open files to %d: %s", hard, error)
+
+
 def _check_not_running(runtime_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
@@ -165,6 +175,7 @@ def main() -> None:
         given = {name: value for name, value in changes.items() if value is not None}
         config = load_config(arguments.config).model_copy(update=given)
         _check_not_running(arguments.runtime_dir)
+        _raise_descriptor_limit()
         asyncio.run(_serve(config, arguments.runtime_dir, arguments.until_eof))
     except (KvgpuError, OSError) as error:
         print(f"kvgpud: {error}", file=sys.stderr)

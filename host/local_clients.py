@@ -9,6 +9,7 @@ session.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 HOST = "host"  # stands where a VM's name would
 _UCRED = struct.Struct("3i")
+# accept() errors that stay while the connection waits, so the listener stays readable.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SHORTAGE_PAUSE_S = 1.0
 
 
 class LocalRun:
@@ -45,7 +49,8 @@ class LocalRun:
             os.chown(path, owner_uid, -1)
         path.chmod(0o600)
         self._listener.listen(64)
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        self._is_short = False
+        self._listen()
 
     async def close(self) -> None:
         """End all sessions and free the region."""
@@ -55,12 +60,20 @@ class LocalRun:
         await asyncio.gather(*(client.end() for client in self._clients))
         self._region.close()
 
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except OSError as error:
-            _log.warning("%s: accept: %s", self.path, error)
+            if error.errno in _SHORTAGES:
+                self._pause(error)
+            else:
+                _log.info("%s: accept: %s", self.path, error)
             return
+        self._is_short = False
         try:
             client = LocalClient(self._broker, self._region, sock, self._clients.discard)
         except OSError as error:
@@ -68,6 +81,14 @@ class LocalRun:
             sock.close()
         else:
             self._clients.add(client)
+
+    def _pause(self, error: OSError) -> None:
+        if not self._is_short:  # once per shortage
+            _log.error("%s: accept: %s; clients wait until that is over", self.path, error)
+        self._is_short = True
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        loop.call_later(_SHORTAGE_PAUSE_S, self._listen)
 
 
 class LocalClient:

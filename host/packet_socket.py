@@ -13,6 +13,10 @@ from kvgpu.host.errors import ProtocolError
 
 _log = logging.getLogger(__name__)
 
+# More than a socket's buffer holds, so nothing that was sent in time is lost; and an end for a peer
+# that goes on sending.
+_MAX_DRAINED_FRAMES = 1024
+
 
 class PacketSocket:
     """Calls `on_frame` per frame and `on_end` once: at end of file, on an error, or on bad bytes.
@@ -51,8 +55,9 @@ class PacketSocket:
 
     def drain(self) -> None:
         """Deliver what has arrived already."""
-        while not self.closed and self._receive():
-            pass
+        for _ in range(_MAX_DRAINED_FRAMES):
+            if self.closed or not self._receive():
+                return
 
     def close(self) -> None:
         """Hang up, without calling `on_end`."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvgpu.host import cuda_errors
+from kvgpu.host.complaints import Complaints
 from kvgpu.host.control_frames import (
     FEATURES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
+    WINDOWS,
     Closed,
     Extent,
     ExtentAlloc,
@@ -36,8 +40,10 @@ from kvgpu.host.worker_process import WorkerProcess
 
 _log = logging.getLogger(__name__)
 
+MAX_SESSIONS_PER_REGION = 64
 _MAX_STARTING = 8  # workers that start at a time; the others wait
 _N_LOGS_KEPT = 200
+_MAX_NUMBER = 0x7FFF_FFFF
 _KILL_LIMIT_S = 2.0  # from SIGKILL to a worker's end; a driver may take a while to free memory
 
 
@@ -55,7 +61,9 @@ class WorkerSettings:
 class Session:
     """A client process and its worker."""
 
-    def __init__(self, number: int, vm: str, region: Region, request: Open, log: Path) -> None:
+    def __init__(
+        self, number: int, vm: str, region: Region, block_offset: int, request: Open, log: Path
+    ) -> None:
         self.number = number
         self.vm = vm
         self.region = region
@@ -63,11 +71,12 @@ class Session:
         self.log = log
         self.started_at_s = time.time()
         self.state = "starting"
-        self.block_offset = 0
+        self.block_offset = block_offset
         self.worker: WorkerProcess | None = None
         self.gone = asyncio.Event()
         self._extents: dict[int, int] = {}  # offset -> bytes
         self._why_ended: tuple[int, str] | None = None
+        self._complaints = Complaints(_log, f"session {number}")
 
     @property
     def comm(self) -> str:
@@ -88,8 +97,15 @@ class Session:
 
     def closed(self) -> Closed:
         """Say why the session has ended."""
-        assert self.worker
-        return Closed(*(self._why_ended or self.worker.failure()))
+        return Closed(*self.why_ended())
+
+    def why_ended(self) -> tuple[int, str]:
+        """Return CUresult and reason: those given to `end`, else what became of the worker."""
+        if self._why_ended:
+            return self._why_ended
+        if self.worker:
+            return self.worker.failure()
+        return cuda_errors.UNKNOWN, "the session was ended before its worker started"
 
     def kick(self) -> None:
         if self.worker:
@@ -107,9 +123,12 @@ class Session:
     def free(self) -> None:
         """Give everything back to the region; the worker must have been reaped."""
         if self.region.fd >= 0:
-            for offset in self._extents:
-                self.region.free_extent(offset)
-            self.region.free_block(self.block_offset)
+            for offset in list(self._extents):
+                self._free_extent(offset)
+            try:
+                self.region.free_block(self.block_offset)
+            except RegionError as error:
+                _log.error("session %d: block left taken: %s", self.number, error)
         self._extents.clear()
         self.state = "ending"
         self.gone.set()
@@ -137,18 +156,24 @@ class Session:
                 if size_bytes:
                     self._extents[offset] = size_bytes
                 else:
-                    _log.warning(
-                        "session %d: out of pinned memory; `kvgpu vm xml --pinned` or "
-                        "`kvgpu run --pinned` gives more",
-                        self.number,
+                    self._complaints.add(
+                        "out of pinned memory; `kvgpu vm xml --pinned` or `kvgpu run --pinned` "
+                        "gives more"
                     )
                 self.worker.send(Frame(Extent(offset, size_bytes), frame.id))
             case ExtentFree(offset=offset) if offset in self._extents:
-                del self._extents[offset]
-                self.region.free_extent(offset)
+                self._free_extent(offset)
             case body:
                 _log.error("session %d: worker sent %s, ended", self.number, body)
                 self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))
+
+    def _free_extent(self, offset: int) -> None:
+        try:
+            self.region.free_extent(offset)
+        except RegionError as error:
+            _log.error("session %d: extent left taken: %s", self.number, error)
+        else:
+            del self._extents[offset]
 
 
 class SessionBroker:
@@ -161,7 +186,11 @@ class SessionBroker:
         self._settings = settings
         self._get_driver = get_driver
         self._starting = asyncio.Semaphore(_MAX_STARTING)
-        self._last_number = 0
+        settings.log_dir.mkdir(parents=True, exist_ok=True)
+        self._logs = deque(_logs_in(settings.log_dir))
+        # A guest may still speak of sessions of an earlier kvgpud: their numbers do not come again.
+        newest = _number_of(self._logs[-1]) if self._logs else 0
+        self._last_number = max(int(time.time()) & _MAX_NUMBER, newest)
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def open(
@@ -173,19 +202,16 @@ class SessionBroker:
         Raises SessionError; if the caller is cancelled, whatever was begun is ended.
         """
         check_version(request.major, "guest")
-        block_offset = region.allocate_block()
-        if block_offset is None:
-            raise SessionError(
-                cuda_errors.OUT_OF_MEMORY, f"{vm}: no room for another session", hint="end some"
-            )
+        check_window(request.window)
         session = self._new_session(vm, region, request)
-        session.block_offset = block_offset
         try:
             async with self._starting:
                 await self._start(session)
         except BaseException:
             session.end()
-            if session.worker is None:
+            if session.worker:
+                session.worker.end()
+            else:
                 session.free()
                 del self.sessions[session.number]
             raise
@@ -211,21 +237,44 @@ class SessionBroker:
             _log.error("sessions %s: their workers cannot be killed", left)
 
     def _new_session(self, vm: str, region: Region, request: Open) -> Session:
-        self._last_number += 1
-        number = self._last_number
-        self._settings.log_dir.mkdir(parents=True, exist_ok=True)
-        log = self._settings.log_dir / f"session-{number}.log"
-        old = self._settings.log_dir / f"session-{number - _N_LOGS_KEPT}.log"
-        old.unlink(missing_ok=True)
-        session = Session(number, vm, region, request, log)
-        self.sessions[number] = session
+        if sum(s.region is region for s in self.sessions.values()) >= MAX_SESSIONS_PER_REGION:
+            raise SessionError(
+                cuda_errors.OUT_OF_MEMORY,
+                f"{vm} has {MAX_SESSIONS_PER_REGION} sessions, more are not served",
+                hint="end some",
+            )
+        try:
+            log = self._next_log()
+        except OSError as error:
+            raise SessionError(
+                cuda_errors.OPERATING_SYSTEM, f"cannot keep a session's log: {error}"
+            ) from error
+        block_offset = region.allocate_block()
+        if block_offset is None:
+            raise SessionError(
+                cuda_errors.OUT_OF_MEMORY, f"{vm}: no room for another session", hint="end some"
+            )
+        session = Session(self._last_number, vm, region, block_offset, request, log)
+        self.sessions[session.number] = session
         return session
+
+    def _next_log(self) -> Path:
+        """Number the next session; return its log's path, and remove the logs that are too old."""
+        self._settings.log_dir.mkdir(parents=True, exist_ok=True)
+        while len(self._logs) >= _N_LOGS_KEPT:
+            self._logs[0].unlink(missing_ok=True)
+            self._logs.popleft()
+        self._last_number += 1
+        self._logs.append(self._settings.log_dir / f"session-{self._last_number}.log")
+        return self._logs[-1]
 
     async def _start(self, session: Session) -> None:
         try:
             driver = await self._get_driver()
         except KvgpuError as error:
             raise SessionError(cuda_errors.NO_DEVICE, error.message, hint=error.hint) from error
+        if session.state == "ending":
+            raise SessionError(*session.why_ended())
         try:
             session.start(self._command(session, driver), self._settings.grace_s)
         except OSError as error:
@@ -245,18 +294,13 @@ class SessionBroker:
                 cuda_errors.SYSTEM_NOT_READY, f"the worker was not ready within {limit_s:g} s"
             ) from error
         if not session.worker.is_ready or session.state == "ending":
-            code, reason = session.worker.failure()
+            code, reason = session.why_ended()
             raise SessionError(code, reason, hint=f"see {session.log} on the host")
 
     async def _reap(self, session: Session) -> None:
         assert session.worker
         await session.worker.reaped
-        try:
-            session.free()
-        except RegionError as error:
-            # The range stays taken: better a leak than another session's data in it.
-            _log.error("session %d: %s", session.number, error)
-            session.gone.set()
+        session.free()
         del self.sessions[session.number]
         _log.info("session %d: gone", session.number)
 
@@ -282,6 +326,26 @@ class SessionBroker:
             uid, gid = settings.ids
             return [*command, "--uid", str(uid), "--gid", str(gid)]
         return [*command, "--no-jail"]
+
+
+def _number_of(log: Path) -> int:
+    return int(log.stem.removeprefix("session-"))
+
+
+def _logs_in(log_dir: Path) -> list[Path]:
+    """Return the logs of sessions in `log_dir`, the oldest first."""
+    logs = [p for p in log_dir.iterdir() if re.fullmatch(r"session-[0-9]{1,10}\.log", p.name)]
+    return sorted((log for log in logs if _number_of(log) <= _MAX_NUMBER), key=_number_of)
+
+
+def check_window(window: int) -> None:
+    """Refuse a window that is not one of the protocol's: the worker maps memory there."""
+    if window not in WINDOWS:
+        raise SessionError(
+            cuda_errors.INVALID_VALUE,
+            f"{window:#x} is not a window of the protocol",
+            hint="use one of " + ", ".join(f"{known:#x}" for known in WINDOWS),
+        )
 
 
 def check_version(major: int, peer: str) -> None:

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable
@@ -44,17 +44,18 @@ class WorkerProcess:
         self._failure: Failed | None = None
         self._grace_s = grace_s
         self._on_request = on_request
+        self._is_ending = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.kick_fd = os.eventfd(0, os.EFD_CLOEXEC)
-        try:
+        with contextlib.ExitStack() as undo:  # if a step fails
+            undo.callback(ours.close)
             with theirs:
+                self.kick_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                undo.callback(os.close, self.kick_fd)
                 fds = (theirs.fileno(), region_fd, self.kick_fd)
                 self.pid = _spawn(command, fds, log_path)
-        except BaseException:
-            ours.close()
-            os.close(self.kick_fd)
-            raise
-        self._pidfd = os.pidfd_open(self.pid)
+            undo.callback(_kill_and_wait, self.pid)
+            self._pidfd = os.pidfd_open(self.pid)
+            undo.pop_all()
         loop.add_reader(self._pidfd, self._reap)
         self._control = PacketSocket(
             ours, f"worker {self.pid}", self._on_frame, self.end_after_grace
@@ -67,11 +68,9 @@ class WorkerProcess:
         """Wake the worker: it looks at its command ring."""
         if self.reaped.done():
             return
-        # The eventfd blocks (its flags are shared with the worker), so a full counter must be seen
-        # first; it is a kick not yet taken.
-        poll = select.poll()
-        poll.register(self.kick_fd, select.POLLOUT)
-        if poll.poll(0):
+        # Whoever else has the eventfd shares its flags and may have made it block.
+        os.set_blocking(self.kick_fd, False)
+        with contextlib.suppress(BlockingIOError):  # the counter is full: kicked already
             os.eventfd_write(self.kick_fd, 1)
 
     def end(self) -> None:
@@ -80,7 +79,8 @@ class WorkerProcess:
         self.end_after_grace()
 
     def end_after_grace(self) -> None:
-        if not self.reaped.done():
+        if not self.reaped.done() and not self._is_ending:
+            self._is_ending = True
             asyncio.get_running_loop().call_later(self._grace_s, self._kill)
 
     def failure(self) -> tuple[int, str]:
@@ -126,6 +126,11 @@ class WorkerProcess:
         self.reaped.set_result(None)
         if not self.started.done():
             self.started.set_result(None)
+
+
+def _kill_and_wait(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _spawn(command: list[str], fds: tuple[int, int, int], log_path: Path) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from kvgpu.host import control_frames as cf
 from kvgpu.host.control_frames import Frame
 from kvgpu.host.errors import DaemonError
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
+from kvgpu.host.kvgpud import _raise_descriptor_limit
 from kvgpu.host.messages import (
     HostStatusRequest,
     SessionKillRequest,
@@ -191,6 +194,70 @@ def test_other_major_version_is_refused_with_the_side_to_upgrade(tmp_path: Path)
             assert "upgrade the host's kvgpu package" in frame.body.message
 
     run(body)
+
+
+@pytest.mark.parametrize("window", [0, OPEN.window + 1, 1 << 63])
+def test_window_that_the_protocol_does_not_know_is_refused(window: int, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            client = Client(await open_run(api))
+            client.send(Frame(replace(OPEN, window=window), 1))
+            frame, _ = await client.receive()
+            assert isinstance(frame.body, cf.Refused)
+            assert frame.body.cuda_error == 1  # CUDA_ERROR_INVALID_VALUE
+            assert f"{window:#x} is not a window" in frame.body.message
+            assert await api.sessions() == []
+
+    run(body)
+
+
+def test_kick_of_a_full_eventfd_that_blocks_does_not_hold_kvgpud_up(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()  # the run ends with it
+            client = Client(await open_run(api))
+            opened, (_, kick_fd) = await client.open()
+            os.eventfd_write(kick_fd, (1 << 64) - 2)
+            os.set_blocking(kick_fd, True)
+            client.send(Frame(cf.Kick(), opened.session))
+            client.send(Frame(cf.Ping(), 5))
+            assert (await client.receive())[0] == Frame(cf.Pong(), 5)
+
+    run(body)
+
+
+def test_clients_wait_while_descriptors_are_short(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            path = await open_run(api)
+            await api.ask(HostStatusRequest())  # the inventory's pipes are closed then
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            client = Client(path)
+            lowest_free = os.dup(0)
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            try:
+                await asyncio.sleep(0.3)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert sum("accept" in record.message for record in caplog.records) == 1
+            await client.open()
+
+    run(body)
+
+
+def test_limit_of_open_files_is_raised() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        _raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_session_kill_tells_the_client(tmp_path: Path) -> None:
