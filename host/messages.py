@@ -95,7 +95,8 @@ class VmInfo:
 
     uuid: str
     name: str
-    state: str  # waiting (for QEMU), connected (to QEMU), ready (the agent has said HELLO)
+    state: str  # waiting (for QEMU), connected (to QEMU), ready (the agent has said HELLO),
+    #             refused (not served; the log says why)
     region_bytes: int
     memory_bytes: int
     compute_percent: int

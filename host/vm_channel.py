@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from kvgpu.host.complaints import Complaints
 from kvgpu.host.control_frames import (
     FEATURES,
     PROTOCOL_MAJOR,
@@ -25,7 +27,7 @@ from kvgpu.host.control_frames import (
     StreamDecoder,
     Welcome,
 )
-from kvgpu.host.errors import SessionError
+from kvgpu.host.errors import KvgpuError, RegionError, SessionError
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.sessions import Session, SessionBroker, check_version
 
@@ -39,15 +41,27 @@ _MAX_UNREAD_BYTES = 256 << 10  # answers a guest leaves unread before it is cut 
 
 
 class VmChannel:
-    """Keeps the connection while the VM is known; a lost connection ends the VM's sessions."""
+    """Keeps the connection while the VM is known; a lost connection ends the VM's sessions.
 
-    def __init__(self, broker: SessionBroker, vm: str, path: Path, region: Region) -> None:
+    If `check_isolation` raises RegionError the VM is not served: there is no connection at all.
+    """
+
+    def __init__(
+        self,
+        broker: SessionBroker,
+        vm: str,
+        path: Path,
+        region: Region,
+        check_isolation: Callable[[], Awaitable[None]],
+    ) -> None:
         self.state = "waiting"
         self.sessions: dict[int, Session] = {}
         self._broker = broker
         self._vm = vm
         self._path = path
         self._region = region
+        self._check_isolation = check_isolation
+        self._complaints = Complaints(_log, vm)
         self._boot_id = b""
         self._opening: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
@@ -65,6 +79,9 @@ class VmChannel:
         await self._end_sessions()
 
     async def _run(self) -> None:
+        if not await self._is_isolated():
+            self.state = "refused"
+            return
         while True:
             try:
                 reader, self._writer = await asyncio.open_unix_connection(str(self._path))
@@ -87,6 +104,17 @@ class VmChannel:
             _log.info("%s: channel closed", self._vm)
             self._boot_id = b""
             await self._end_sessions()
+
+    async def _is_isolated(self) -> bool:
+        # A VM that is taken up has not passed through "prepare" of this kvgpud.
+        try:
+            await self._check_isolation()
+        except RegionError as error:
+            _log.error("%s: not served: %s", self._vm, error)
+            return False
+        except KvgpuError as error:  # no driver: each OPEN is refused with the reason
+            _log.info("%s: %s", self._vm, error)
+        return True
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:
         self.state = "connected"
@@ -124,7 +152,7 @@ class VmChannel:
         try:
             check_version(hello.major, "guest")
         except SessionError as error:
-            _log.warning("%s: %s", self._vm, error)
+            self._complaints.add(error)
             self._send(Frame(Refused(error.cuda_error, str(error))))
             return
         if hello.boot_id != self._boot_id:
@@ -145,7 +173,7 @@ class VmChannel:
         try:
             session = await self._broker.open(request, self._vm, self._region, self._on_session_end)
         except SessionError as error:
-            _log.warning("%s: session refused: %s", self._vm, error)
+            self._complaints.add(f"session refused: {error}")
             self._send(Frame(Refused(error.cuda_error, str(error)), request_number))
             return
         self.sessions[session.number] = session

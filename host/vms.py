@@ -131,7 +131,10 @@ class VmRegistry:
         _log.info("%s: taken up", definition.name)
 
     def _add(self, definition: VmDefinition, region: Region, domain_xml: str) -> None:
-        channel = VmChannel(self._broker, definition.name, Path(definition.channel_path), region)
+        channel = VmChannel(
+            *(self._broker, definition.name, Path(definition.channel_path), region),
+            self._check_isolation,
+        )
         self.vms[definition.uuid] = Vm(definition, region, channel)
         self._state_file(definition.uuid).write_text(domain_xml)
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from framework.kvgpud import Client, FakeQemu, gone, kvgpud, open_run, run, vm
+from framework.kvgpud import OPEN, Client, FakeQemu, gone, kvgpud, open_run, run, vm
 
 from kvgpu.host import control_frames as cf
 from kvgpu.host.control_frames import Frame
@@ -134,6 +136,52 @@ def test_start_is_refused_where_kernels_reach_all_memory_of_a_worker(
             api = await daemon.api()
             async with vm(daemon, api) as qemu:
                 assert region_path(qemu.uuid).exists()
+
+    run(body)
+
+
+@pytest.mark.parametrize("operation", ["adopted", "started", "reconnect"])
+def test_vm_is_not_taken_up_where_kernels_reach_all_memory_of_a_worker(
+    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "hmm")
+
+    async def body() -> None:
+        async with kvgpud(tmp_path, allow_hmm=True) as daemon:
+            qemu = FakeQemu(tmp_path)
+            await (await daemon.api()).ask(qemu.hook("prepare"))
+            await qemu.start()
+            await qemu.hello(b"a" * 16)
+        try:
+            qemu._connected.clear()
+            if operation != "adopted":
+                (tmp_path / "vm" / f"{qemu.uuid}.xml").unlink()
+            async with kvgpud(tmp_path) as daemon:
+                api = await daemon.api()
+                if operation != "adopted":
+                    await api.ask(qemu.hook(operation))
+                while (await api.ask(VmListRequest()))["vms"][0]["state"] != "refused":
+                    await asyncio.sleep(0.01)
+                assert not qemu._connected.is_set()
+                await api.ask(qemu.hook("release"))
+                assert not region_path(qemu.uuid).exists()
+        finally:
+            region_path(qemu.uuid).unlink(missing_ok=True)
+
+    run(body)
+
+
+def test_guest_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            async with vm(daemon, api) as qemu:
+                bad = Frame(replace(OPEN, window=0), 1)
+                old = Frame(cf.Hello(cf.PROTOCOL_MAJOR + 1, 0, 0, b"a" * 16))
+                await qemu.say(*[bad, old] * 50)
+                for _ in range(100):
+                    assert isinstance((await qemu.frames.get()).body, cf.Refused)
+                assert 1 <= sum(record.levelname == "WARNING" for record in caplog.records) <= 7
 
     run(body)
 
