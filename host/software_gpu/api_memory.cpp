@@ -131,16 +131,36 @@ SOFTWARE_GPU_API cuMemFreeHost(void* pointer) {
                  CUDA_ERROR_INVALID_VALUE);
 }
 
+static CUresult unregister_at(Device& device, void* pointer) {
+  return device.memory.release(reinterpret_cast<uint64_t>(pointer), MemoryKind::REGISTERED,
+                               MemoryKind::REGISTERED);
+}
+
 SOFTWARE_GPU_API cuMemHostRegister_v2(void* pointer, size_t n_bytes, unsigned flags) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (flags > 15) return CUDA_ERROR_INVALID_VALUE;
-  return context->device.memory.register_host(pointer, n_bytes, flags);
+  // With unified addressing registered memory is portable, whatever the flags say.
+  auto& devices = Driver::instance().devices;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const CUresult result = devices[i]->memory.register_host(pointer, n_bytes, flags);
+    if (result == CUDA_SUCCESS) continue;
+    while (i-- > 0) (void)unregister_at(*devices[i], pointer);
+    return result;
+  }
+  return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuMemHostUnregister(void* pointer) {
-  return release(reinterpret_cast<uint64_t>(pointer), MemoryKind::REGISTERED,
-                 MemoryKind::REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& device : Driver::instance().devices) {
+    if (unregister_at(*device, pointer) != CUDA_SUCCESS) {
+      result = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+  }
+  return result;
 }
 
 SOFTWARE_GPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* device_pointer, void* pointer,

@@ -22,7 +22,9 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
   // acquire: pairs with the release in pop(); what was there is done with
   while (tail + total - head_.load(std::memory_order_acquire) > QUEUE_BYTES) spin.wait();
   if (bytes > to_end) {
-    *slot_at(tail) = {0, 0, nullptr, to_end};
+    Slot& unused = *slot_at(tail);
+    unused.op = nullptr;
+    unused.bytes = to_end;
     tail += to_end;
     tail_.store(tail, std::memory_order_release);
   }
@@ -30,9 +32,9 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
   return reinterpret_cast<std::byte*>(slot_at(tail) + 1);
 }
 
-void TaskQueue::commit(uint64_t seq, uint64_t position, const OpInfo* op) {
+void TaskQueue::commit(const Task& task) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  *slot_at(tail) = {seq, position, op, reserved_bytes_};
+  *slot_at(tail) = {task.seq, task.position, task.op, reserved_bytes_, task.wait_for};
   // seq_cst with the sleeper's flag: either it sees the record, or we see that it sleeps
   tail_.store(tail + reserved_bytes_, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) != 0) {
@@ -59,6 +61,7 @@ Task TaskQueue::front() {
       task.seq = slot->seq;
       task.position = slot->position;
       task.op = slot->op;
+      task.wait_for = slot->wait_for;
       return task;
     }
     if (spin.once()) continue;
@@ -98,19 +101,17 @@ struct EnqueueHead {
 void Executor::execute(const Task& queued) {
   Task task = queued;
   if (task.op->route == Route::BLOCK) {
-    // The caller waits for the reply: the record may leave ring order from here on. What came
-    // before it on other devices must be done, too.
+    // The caller waits for the reply: the record may leave ring order from here on.
     auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
     task.body = *bytes;
-    auto before = session_->dependencies(device_);
-    const bool accepted =
-        pool_->submit([session = session_, task, bytes, before = std::move(before)] {
-          session->wait_for_earlier(before);
-          run_task(*session, task);
-        });
+    const bool accepted = pool_->submit([session = session_, task, bytes] {
+      session->wait_for_others(task.wait_for);
+      run_task(*session, task);
+    });
     if (!accepted) session_->violation(task);
     return;
   }
+  session_->wait_for_others(task.wait_for);
   if (task.op->route == Route::ENQUEUE) {
     EnqueueHead head;
     if (!task.read(&head)) session_->violation(task);

@@ -27,7 +27,7 @@ class TaskQueue {
   // Producer. Room for a record of this size, contiguous; waits while the queue is full, which
   // makes the ring fill and the guest wait, as it would natively.
   std::byte* reserve(uint32_t padded_bytes);
-  void commit(uint64_t seq, uint64_t position, const OpInfo* op);
+  void commit(const Task& task);
 
   // Consumer. Waits for the next record.
   Task front();
@@ -39,6 +39,7 @@ class TaskQueue {
     uint64_t position;
     const OpInfo* op;  // null: the rest of the buffer is unused
     uint64_t bytes;    // of slot and record
+    DeviceSeqs wait_for;
   };
   static constexpr uint64_t QUEUE_BYTES = 1 << 20;
 
@@ -61,8 +62,8 @@ class Executor {
   int device() const { return device_; }
   uint64_t done_seq() const { return done_seq_.load(std::memory_order_acquire); }
 
-  // The last record the reader has given to this executor.
-  std::atomic<uint64_t> routed_seq{0};
+  // Reader only: the last record it has given to this executor.
+  uint64_t routed_seq = 0;
 
  private:
   void run();

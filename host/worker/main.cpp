@@ -134,6 +134,9 @@ int start_driver(const Options& options, DriverTable* driver) {
   if (result == CUDA_SUCCESS) result = driver->cuDeviceGetCount(&n_devices);
   if (result != CUDA_SUCCESS) refuse(result, "the driver answers " + error_name(*driver, result));
   if (n_devices == 0) refuse(CUDA_ERROR_NO_DEVICE, "the driver has no device");
+  if (n_devices > static_cast<int>(MAX_DEVICES)) {
+    refuse(CUDA_ERROR_NOT_SUPPORTED, "more than 16 devices: choose some with --devices");
+  }
   return n_devices;
 }
 

@@ -177,20 +177,27 @@ uint64_t* Session::progress_word(uint64_t index) const {
   return reinterpret_cast<uint64_t*>(block + PROGRESS_OFF) + index;
 }
 
-std::vector<std::pair<Executor*, uint64_t>> Session::dependencies(int except_device) const {
-  std::vector<std::pair<Executor*, uint64_t>> result;
-  for (const auto& executor : executors_) {
-    if (executor->device() != except_device) {
-      result.emplace_back(executor.get(), executor->routed_seq.load(std::memory_order_acquire));
-    }
+namespace {
+
+// Calls that concern work of more than their own device: events, and what blocks (it may free what
+// others use).
+bool crosses_devices(const Task& task) {
+  switch (static_cast<wire::Op>(task.header.opcode)) {
+    case wire::Op::cuStreamWaitEvent:
+    case wire::Op::cuEventDestroy_v2:
+    case wire::Op::cuEventElapsedTime_v2:
+      return true;
+    default:
+      return task.op->route == Route::BLOCK;
   }
-  return result;
 }
 
-void Session::wait_for_earlier(const std::vector<std::pair<Executor*, uint64_t>>& before) const {
-  Spin spin;
-  for (const auto& [executor, seq] : before) {
-    while (executor->done_seq() < seq) spin.wait();
+}  // namespace
+
+void Session::wait_for_others(const DeviceSeqs& after) const {
+  for (size_t device = 0; device < executors_.size(); ++device) {
+    Spin spin;
+    while (executors_[device]->done_seq() < after[device]) spin.wait();
   }
 }
 
@@ -249,8 +256,13 @@ void Session::handle_record(const wire::Header& header) {
   }
   Executor& executor = *executors_[device];
   commands_.take(header, executor.queue().reserve(wire::padded(header.len_bytes)));
-  executor.routed_seq.store(task.seq, std::memory_order_release);
-  executor.queue().commit(task.seq, task.position, task.op);
+  if (executors_.size() > 1 && crosses_devices(task)) {
+    for (size_t other = 0; other < executors_.size(); ++other) {
+      if (other != device) task.wait_for[other] = executors_[other]->routed_seq;
+    }
+  }
+  executor.routed_seq = task.seq;
+  executor.queue().commit(task);
 }
 
 void Session::handle_direct(const Task& task) {

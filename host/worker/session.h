@@ -101,9 +101,8 @@ class Session {
   std::byte* slab() const { return block + SLAB_OFF; }
   uint64_t* progress_word(uint64_t index) const;  // null: no such word
 
-  // Waits until every record before `task` has been run, on whatever device.
-  void wait_for_earlier(const std::vector<std::pair<Executor*, uint64_t>>& dependencies) const;
-  std::vector<std::pair<Executor*, uint64_t>> dependencies(int except_device) const;
+  // Waits until the executors have done what they had been given when the record was read.
+  void wait_for_others(const DeviceSeqs& after) const;
 
  private:
   CUresult register_range(uint64_t address, uint64_t len_bytes);

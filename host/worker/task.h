@@ -2,6 +2,7 @@
 // A record in the worker's private memory, and the reply to it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -15,6 +16,9 @@ namespace kvgpu::worker {
 struct OpInfo;
 struct Stream;  // handles.h
 
+inline constexpr size_t MAX_DEVICES = 16;
+using DeviceSeqs = std::array<uint64_t, MAX_DEVICES>;
+
 // Copied out of the ring once; nothing below here looks at shared memory for it again.
 struct Task {
   wire::Header header;
@@ -22,6 +26,7 @@ struct Task {
   uint64_t seq;       // number of the record in the session, from 1
   uint64_t position;  // in the ring, for error reports
   const OpInfo* op;
+  DeviceSeqs wait_for{};  // what other devices' executors must have done before; 0: nothing
   std::shared_ptr<Stream> stream;  // of an ENQUEUE record, looked up by the executor
 
   bool wants_reply() const { return !(header.flags & wire::NOREPLY); }

@@ -33,3 +33,8 @@ def test_progress_as_records(case: str) -> None:
 
 def test_executor_blocked_call_stops_no_other_thread(host: Loopback) -> None:
     host.check(LOOPBACK / "poison_cases", "--test-case=executor:*")
+
+
+def test_devices_are_ordered_by_events() -> None:
+    with loopback(KVGPU_SOFTWARE_GPU_DEVICES="2") as host:
+        host.check(LOOPBACK / "poison_cases", "--test-case=devices:*")

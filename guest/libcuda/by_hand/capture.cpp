@@ -39,15 +39,20 @@ CUresult verdict_on(const Capture& capture) {
   return capture.invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-// All its streams are ordinary ones again.
+// All its streams are ordinary ones again, those of other devices, too.
 void leave_capture(const Capture& capture) {
-  const std::lock_guard lock(mutex);
-  captures.erase(capture.id);
-  n_captures.fetch_sub(1, std::memory_order_release);
-  const std::lock_guard streams_lock(capture.context->mutex);
-  for (Stream* member : capture.context->streams) {
-    if (member->capture.load() == &capture)
-      member->capture.store(nullptr, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex);
+    captures.erase(capture.id);
+    n_captures.fetch_sub(1, std::memory_order_release);
+  }
+  for (const DeviceState& device : Session::get().devices()) {
+    const std::lock_guard lock(device.primary->mutex);
+    for (Stream* member : device.primary->streams) {
+      if (member->capture.load() == &capture) {
+        member->capture.store(nullptr, std::memory_order_release);
+      }
+    }
   }
 }
 

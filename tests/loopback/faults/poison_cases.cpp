@@ -31,6 +31,7 @@ TEST_CASE("poison: nothing after the failed record runs until the error has been
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   const Ints data(1);
   CHECK(launch_until_error(gpu, data, stream, CUDA_ERROR_OUT_OF_MEMORY) >= 2);
+  CU(cuStreamSynchronize(stream));
   CHECK(data.read()[0] == 1);  // the first launch only: no stale success, no half sequence
   add_one(gpu, data, stream);
   CU(cuStreamSynchronize(stream));

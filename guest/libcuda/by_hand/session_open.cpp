@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a session begins: socket, descriptors, mapping, greeting; and what a forked child keeps of
+// it.
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "address_space.h"
+#include "log.h"
+#include "session.h"
+#include "waiter.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+const char* socket_path() {
+  const char* path = std::getenv(control::SOCKET_ENV);
+  return path != nullptr ? path : control::GUEST_SOCKET;
+}
+
+}  // namespace
+
+void Session::fork_child() {
+  Session& session = get();
+  session.forked_.store(true, std::memory_order_relaxed);
+  session.open_.store(false, std::memory_order_relaxed);
+  // Ours only: the parent's connection stays. A child that kept them would hold the parent's
+  // session open.
+  for (int* fd : {&session.socket_, &session.region_fd_, &session.kick_fd_}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+}
+
+CUresult Session::open() {
+  if (forked_.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  if (is_open()) return CUDA_SUCCESS;
+  const std::lock_guard lock(open_mutex_);
+  if (is_open()) return CUDA_SUCCESS;
+  CUresult result = connect();
+  if (result == CUDA_SUCCESS) result = greet();
+  if (result != CUDA_SUCCESS) {
+    forget_connection();
+    return result;
+  }
+  static const int registered = pthread_atfork(nullptr, nullptr, &Session::fork_child);
+  (void)registered;
+  return CUDA_SUCCESS;
+}
+
+// A failed start leaves nothing behind: the next cuInit begins anew.
+void Session::forget_connection() {
+  for (int* fd : {&socket_, &region_fd_, &kick_fd_}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+  free_words_.clear();
+  devices_.clear();
+  kicked_.store(0, std::memory_order_relaxed);
+  ended_.store(CUDA_SUCCESS);
+}
+
+CUresult Session::connect() {
+  const uint64_t window = reserve_address_space();
+  if (window == 0) {
+    log(Level::WARNING,
+        "no address window is free in this process (a sanitizer?): CUDA cannot be used in it");
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, socket_path(), sizeof address.sun_path - 1);
+  socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (socket_ < 0 ||
+      ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    log(Level::WARNING,
+        "cannot reach %s: %s. Is kvgpu-agentd running (systemctl status kvgpu-agentd)?",
+        socket_path(), strerror(errno));
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  struct {
+    control::FrameHeader header;
+    control::Open open;
+  } frame{};
+  frame.header = {control::FRAME_MAGIC, static_cast<uint16_t>(control::Type::OPEN), 0,
+                  sizeof frame.open, 1};
+  frame.open.major = control::PROTOCOL_MAJOR;
+  frame.open.minor = control::PROTOCOL_MINOR;
+  frame.open.features = control::FEATURES;
+  frame.open.window = window;
+  frame.open.pid = static_cast<uint32_t>(getpid());
+  frame.open.uid = getuid();
+  std::strncpy(frame.open.comm, program_invocation_short_name, sizeof frame.open.comm - 1);
+  if (::send(socket_, &frame, sizeof frame, MSG_NOSIGNAL) < 0) return CUDA_ERROR_NO_DEVICE;
+
+  char buffer[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(2 * sizeof(int))];
+  iovec io{buffer, sizeof buffer};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = ancillary;
+  message.msg_controllen = sizeof ancillary;
+  const ssize_t n = recvmsg(socket_, &message, MSG_CMSG_CLOEXEC);
+  control::FrameHeader header{};
+  if (n < static_cast<ssize_t>(sizeof header)) {
+    log(Level::WARNING, "the host closed the connection: see its session log");
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  std::memcpy(&header, buffer, sizeof header);
+  if (header.type != static_cast<uint16_t>(control::Type::OPENED)) {
+    return refused(buffer, static_cast<size_t>(n));
+  }
+  control::Opened opened{};
+  if (n < static_cast<ssize_t>(sizeof header + sizeof opened)) return CUDA_ERROR_NO_DEVICE;
+  std::memcpy(&opened, buffer + sizeof header, sizeof opened);
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return CUDA_ERROR_NO_DEVICE;
+  const size_t n_fds = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  int fds[2] = {-1, -1};
+  std::memcpy(fds, CMSG_DATA(rights), std::min<size_t>(n_fds, 2) * sizeof(int));
+  region_fd_ = fds[0];
+  kick_fd_ = fds[1];
+  return map(opened);
+}
+
+CUresult Session::refused(const char* frame, size_t len_bytes) {
+  constexpr size_t HEAD = sizeof(control::FrameHeader) + sizeof(control::Failure);
+  control::Failure failure{CUDA_ERROR_NO_DEVICE};
+  if (len_bytes >= HEAD) {
+    std::memcpy(&failure, frame + sizeof(control::FrameHeader), sizeof failure);
+    log(Level::WARNING, "the host refuses a session: %.*s", static_cast<int>(len_bytes - HEAD),
+        frame + HEAD);
+  }
+  return failure.cuda_error == 0 ? CUDA_ERROR_NO_DEVICE : static_cast<CUresult>(failure.cuda_error);
+}
+
+CUresult Session::map(const control::Opened& opened) {
+  session_id_ = opened.session;
+  if (opened.major != control::PROTOCOL_MAJOR) {
+    log(Level::WARNING, "the host speaks protocol %u, this guest %u: upgrade the %s package",
+        opened.major, control::PROTOCOL_MAJOR,
+        opened.major > control::PROTOCOL_MAJOR ? "kvgpu-guest" : "kvgpu-host");
+    return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  }
+  if (!map_region(region_fd_, opened.block_offset, BLOCK_BYTES)) {
+    log(Level::WARNING, "cannot map the session's memory: %s", strerror(errno));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  block_ = reinterpret_cast<std::byte*>(reserve_address_space() + opened.block_offset);
+  host_page_ = reinterpret_cast<HostPage*>(block_ + HOST_PAGE_OFF);
+  guest_page_ = reinterpret_cast<GuestPage*>(block_ + GUEST_PAGE_OFF);
+  progress_ = reinterpret_cast<uint64_t*>(block_ + PROGRESS_OFF);
+  if (host_page_->magic != BLOCK_MAGIC) {
+    log(Level::WARNING,
+        "the session's memory is not what the host set up: is the ivshmem device the right one?");
+    return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  }
+  commands_ = Producer(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page_->command_credit);
+  events_ = Consumer(block_ + EVENT_RING_OFF, EVENT_RING_BYTES, &guest_page_->event_credit);
+  progress_by_records_ = (host_page_->features & control::FEATURE_PROGRESS_RECORDS) != 0;
+  word_last_.assign(N_PROGRESS_WORDS, 0);
+  for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) free_words_.push_back(word);
+  return CUDA_SUCCESS;
+}
+
+CUresult Session::greet() {
+  std::vector<std::byte> buffer(wire::MAX_RECORD_BYTES);
+  ReplyBuffer out{buffer.data(), wire::MAX_RECORD_BYTES};
+  const wire::Hello hello{uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR,
+                          control::FEATURES};
+  if (const CUresult bad = call(wire::Op::HELLO, 0, &out, part(hello))) return bad;
+  wire::HelloReply reply;
+  std::memcpy(&reply, buffer.data(), sizeof reply);
+  if (out.len_bytes < sizeof reply + reply.n_devices * sizeof(wire::DeviceInfo)) {
+    return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  }
+  driver_version_ = std::min(reply.driver_version, static_cast<int>(CUDA_VERSION));
+  devices_.resize(reply.n_devices);
+  for (uint32_t i = 0; i < reply.n_devices; ++i) {
+    std::memcpy(&devices_[i].info, buffer.data() + sizeof reply + i * sizeof(wire::DeviceInfo),
+                sizeof(wire::DeviceInfo));
+    // The handle of the primary context exists before anybody retains it.
+    Context* const context = tables().contexts.create();
+    context->device = static_cast<int>(i);
+    context->id = i + 1;
+    devices_[i].primary = context;
+  }
+  open_.store(true, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace kvgpu::guest
