@@ -42,6 +42,19 @@ def test_vector_add_and_the_rest_of_the_demo(host: Loopback) -> None:
     assert output.splitlines()[-1] == "demo: all results correct"
 
 
+@pytest.mark.parametrize("program", ["capture", "errors", "hostfunc", "memory", "printf"])
+def test_program_finds_all_results_correct(host: Loopback, program: str) -> None:
+    assert host.check(PROGRAMS / program).splitlines()[-1] == f"{program}: all results correct"
+
+
+def test_printf_of_the_device_stands_between_the_host_s_lines(host: Loopback) -> None:
+    lines = host.check(PROGRAMS / "printf").splitlines()
+    begin, end = lines.index("host: before round 0"), lines.index("host: after round 0")
+    printed = lines[begin + 1 : end]
+    assert printed
+    assert all(line.startswith("device: round 0 ") for line in printed)
+
+
 def test_run_returns_the_program_s_status(host: Loopback) -> None:
     assert host.run("/bin/sh", "-c", "exit 7").returncode == 7
 
