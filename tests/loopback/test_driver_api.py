@@ -17,7 +17,7 @@ def test_case(host: Loopback, case: str) -> None:
     assert "1 passed" in output
 
 
-def test_every_call_synchronous_in_one_process(host: Loopback) -> None:
+def test_cases_one_after_another_in_one_process(host: Loopback) -> None:
     """All cases but those that corrupt the context, one after another in one process."""
     skip = "--test-case-exclude=error:*,initialisation:*,context:*"
     output = host.check(LOOPBACK / "driver_cases", skip)
