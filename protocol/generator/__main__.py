@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvgpu.protocol.generator import emit, emit_guest, emit_host
+from kvgpu.protocol.generator import emit, emit_docs, emit_guest, emit_host
 from kvgpu.protocol.generator.model import GeneratorError
 from kvgpu.protocol.generator.parse import load
 
 OUTPUTS = {
+    "docs/compatibility.md": emit_docs.compatibility_md,
     "protocol/include/kvgpu/opcodes.gen.h": emit.opcodes_h,
     "protocol/include/kvgpu/plain_calls.gen.h": emit.plain_calls_h,
     "guest/libcuda/generated/api.gen.h": emit_guest.api_h,

@@ -51,11 +51,14 @@ def refused_cpp(model: Model) -> str:
     """refused.gen.cpp: every other exported name. No header: their parameters do not matter."""
     text = f'{banner(model)}#include "by_hand/refuse.h"\n\n'
     text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
-    names = model.refused
-    text += f"namespace kvgpu::guest {{\nconst char* const REFUSED_NAMES[{len(names)}] = {{\n"
-    text += "".join(f'    "{n}",\n' for n in names)
-    text += f"}};\nstd::atomic<uint64_t> refused_calls[{len(names)}];\n}}  // namespace kvgpu::guest\n\n"
-    for index, name in enumerate(names):
+    refused = model.refused
+    text += f"namespace kvgpu::guest {{\nconst RefusedName REFUSED_NAMES[{len(refused)}] = {{\n"
+    text += "".join(f'    {{"{name}", "{why}"}},\n' for name, why in refused.items())
+    text += f"}};\nconst int N_REFUSED_NAMES = {len(refused)};\n"
+    text += (
+        f"std::atomic<uint64_t> refused_calls[{len(refused)}];\n}}  // namespace kvgpu::guest\n\n"
+    )
+    for index, name in enumerate(refused):
         text += f"EXPORT int {name}() {{ return kvgpu::guest::refuse({index}); }}\n"
     return text
 

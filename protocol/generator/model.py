@@ -10,7 +10,8 @@ from pathlib import Path
 
 CLASSES = frozenset({"local", "async", "sync", "completion", "bulk", "callback"})
 ROW_KEYS = frozenset(
-    "class opcode wire stream blocks poisoned destroys deferred allowed_in_capture context".split()
+    "class opcode wire stream blocks poisoned destroys deferred allowed_in_capture context"
+    " limits".split()
 )
 ROUTES = frozenset({"enqueue", "execute", "block", "direct", "event"})
 
@@ -67,6 +68,7 @@ class Row:
     deferred: tuple[str, ...] = ()
     allowed_in_capture: bool = False
     context_optional: bool = False
+    limits: str | None = None
 
     @property
     def name(self) -> str:
@@ -80,12 +82,21 @@ class Row:
         return "block" if self.blocks else "execute"
 
 
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What api.toml says."""
+
+    rows: list[Row]
+    control: list[ControlRecord]
+    refused: dict[str, str]  # name -> why
+    twins: dict[str, str]  # name -> the name it is the per-thread-default-stream variant of
+
+
 @dataclass(slots=True)
 class Model:
     """Everything the emitters need."""
 
-    rows: list[Row]
-    control: list[ControlRecord]
+    api: Api
     exported: list[str]
     functions: dict[str, Function]
     # (base name, version, "" | "_ptsz" | "_ptds") from the PFN_ typedefs
@@ -96,17 +107,48 @@ class Model:
 
     def __post_init__(self) -> None:
         self.by_name = {row.name: row for row in self.rows}
+        self._check_names()
 
     @property
-    def refused(self) -> list[str]:
-        """Exported names that are neither a row nor the per-thread twin of one."""
-        return [n for n in self.exported if n not in self.by_name and self.twin_of(n) is None]
+    def rows(self) -> list[Row]:
+        return self.api.rows
+
+    @property
+    def control(self) -> list[ControlRecord]:
+        return self.api.control
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Exported names that are refused, twins of refused names among them, and why."""
+        twins = {
+            name: self.api.refused[base]
+            for name, base in self.api.twins.items()
+            if base in self.api.refused
+        }
+        return dict(sorted((self.api.refused | twins).items()))
 
     def twin_of(self, name: str) -> Row | None:
-        """Return the row whose per-thread-default-stream variant `name` is."""
-        base = re.sub(r"_pt[sd]z?s?$", "", name) if name.endswith(("_ptsz", "_ptds")) else name
-        row = self.by_name.get(base)
-        return row if row is not None and base != name and row.stream is not None else None
+        """Return the served row whose per-thread-default-stream variant `name` is."""
+        return self.by_name.get(self.api.twins.get(name, ""))
+
+    def _check_names(self) -> None:
+        """Raise GeneratorError unless api.toml has each entry point exactly once."""
+        listed = [*self.by_name, *self.api.refused, *self.api.twins]
+        known = {*self.exported, *self.functions}
+        if twice := sorted({name for name in listed if listed.count(name) > 1}):
+            raise GeneratorError(f"api.toml has {twice} more than once")
+        if missing := sorted(known - set(listed)):
+            raise GeneratorError(f"api.toml has no row for {missing}")
+        if invented := sorted(set(listed) - known):
+            raise GeneratorError(f"api.toml has rows for {invented}, which no driver has")
+        if unserved := sorted(set(self.by_name) - set(self.exported)):
+            raise GeneratorError(f"api.toml serves names the driver does not export: {unserved}")
+        for name, base in self.api.twins.items():
+            if name not in (f"{base}_ptsz", f"{base}_ptds"):
+                raise GeneratorError(f"api.toml [twins]: {name} is no twin of {base}")
+            row = self.by_name.get(base)
+            if row is not None and row.stream is None:
+                raise GeneratorError(f"api.toml [{base}]: {name} needs its `stream`")
 
 
 def snake_case(name: str) -> str:
@@ -132,16 +174,25 @@ def symbol_of(
     return generations[index] + suffix
 
 
-def read_api(path: Path, functions: dict[str, Function]) -> tuple[list[Row], list[ControlRecord]]:
+def read_api(path: Path, functions: dict[str, Function]) -> Api:
     """Read api.toml and check it against the prototypes."""
     data = tomllib.loads(path.read_text())
+    reasons: dict[str, str] = data.pop("reasons")
+    families: dict[str, str] = data.pop("refused")
+    twins: dict[str, str] = data.pop("twins")
+    if set(families.values()) != set(reasons):
+        odd = sorted(set(families.values()) ^ set(reasons))
+        raise GeneratorError(f"api.toml: {odd} stand in one of [refused] and [reasons] only")
+    if list(families) != sorted(families):
+        raise GeneratorError("api.toml [refused] is not sorted")
     control = [
         ControlRecord(name, int(entry["opcode"]), str(entry["route"]))
         for name, entry in data.pop("control").items()
     ]
     rows = [_row(name, entry, functions) for name, entry in data.items()]
     _check_opcodes(rows, control)
-    return rows, control
+    refused = {name: reasons[family] for name, family in families.items()}
+    return Api(rows, control, refused, twins)
 
 
 def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) -> Row:
@@ -175,6 +226,7 @@ def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) ->
         deferred=tuple(str(d) for d in deferred),
         allowed_in_capture=bool(entry.get("allowed_in_capture", False)),
         context_optional=entry.get("context") == "optional",
+        limits=None if "limits" not in entry else str(entry["limits"]),
     )
 
 

@@ -12,7 +12,6 @@ from clang import cindex
 
 from kvgpu.protocol.generator.model import Function, GeneratorError, Model, Param, read_api
 
-HEADERS = ("cuda.h", "cudaGL.h", "cudaProfiler.h")
 TYPEDEF_HEADERS = (
     "cudaTypedefs.h",
     "cudaGLTypedefs.h",
@@ -45,17 +44,14 @@ def load(root: Path, include: Path) -> Model:
     digest = check_inputs(root / "protocol/inputs.lock", include)
     unit = _parse_cuda_h(include)
     functions = _functions(unit)
-    rows, control = read_api(root / "protocol/api.toml", functions)
+    api = read_api(root / "protocol/api.toml", functions)
     exported = (root / "tests/data/names-cuda13.txt").read_text().split()
-    missing = [row.name for row in rows if row.name not in exported]
-    if missing:
-        raise GeneratorError(f"api.toml serves names the driver does not export: {missing}")
     typedefs: list[tuple[str, int, str]] = []
     for name in TYPEDEF_HEADERS:
         found = _TYPEDEF.findall((include / name).read_text())
         typedefs += [(base, int(version), suffix) for base, version, suffix in found]
     errors = _errors(unit)
-    return Model(rows, control, exported, functions, sorted(set(typedefs)), errors, digest)
+    return Model(api, exported, functions, sorted(set(typedefs)), errors, digest)
 
 
 def _parse_cuda_h(include: Path) -> cindex.TranslationUnit:

@@ -11,8 +11,9 @@ CLASSES = {"local", "async", "sync", "completion", "bulk", "callback"}
 
 
 def rows() -> dict[str, dict[str, object]]:
+    """Return the served rows, and `control`."""
     table: dict[str, dict[str, object]] = tomllib.loads((ROOT / "protocol/api.toml").read_text())
-    return table
+    return {name: row for name, row in table.items() if name not in ("reasons", "refused", "twins")}
 
 
 def opcodes() -> dict[str, int]:

@@ -42,9 +42,14 @@ Found find(const char* symbol, int version, bool per_thread) {
 }  // namespace
 
 CUresult get_proc_address_v2(const char* symbol, void** pfn, int cuda_version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult* symbol_status) {
+                             CUdriverProcAddressQueryResult* symbol_status,
+                             CUstream default_stream) {
   if (symbol == nullptr || pfn == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
   if (cuda_version > CUDA_VERSION) return CUDA_ERROR_INVALID_VALUE;
+  // The _ptsz twin: "default" means the stream per thread.
+  if (flags == CU_GET_PROC_ADDRESS_DEFAULT && default_stream == CU_STREAM_PER_THREAD) {
+    flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  }
   const Found found =
       find(symbol, cuda_version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
   *pfn = found.function;
@@ -54,7 +59,8 @@ CUresult get_proc_address_v2(const char* symbol, void** pfn, int cuda_version, c
 
 CUresult get_proc_address(const char* symbol, void** pfn, int cuda_version, cuuint64_t flags) {
   CUdriverProcAddressQueryResult status;
-  const CUresult result = get_proc_address_v2(symbol, pfn, cuda_version, flags, &status);
+  const CUresult result =
+      get_proc_address_v2(symbol, pfn, cuda_version, flags, &status, CU_STREAM_LEGACY);
   if (result != CUDA_SUCCESS) return result;
   // The four-argument form has no other way to say so.
   return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

@@ -12,7 +12,8 @@ namespace kvgpu::guest {
 
 int refuse(int index) {
   if (refused_calls[index].fetch_add(1, std::memory_order_relaxed) == 0) {
-    log(Level::WARNING, "%s is not supported yet (CUDA_ERROR_NOT_SUPPORTED)", REFUSED_NAMES[index]);
+    log(Level::WARNING, "%s is refused (CUDA_ERROR_NOT_SUPPORTED): %s", REFUSED_NAMES[index].name,
+        REFUSED_NAMES[index].why);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -8,7 +8,12 @@
 
 namespace kvgpu::guest {
 
-extern const char* const REFUSED_NAMES[];
+struct RefusedName {
+  const char* name;
+  const char* why;
+};
+extern const RefusedName REFUSED_NAMES[];
+extern const int N_REFUSED_NAMES;
 extern std::atomic<uint64_t> refused_calls[];
 
 int refuse(int index);

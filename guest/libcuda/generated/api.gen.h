@@ -13,7 +13,7 @@ CUresult get_error_string(CUresult error, const char** pStr);
 CUresult get_error_name(CUresult error, const char** pStr);
 CUresult get_proc_address(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags);
 CUresult get_proc_address_v2(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult* symbolStatus);
+                             CUdriverProcAddressQueryResult* symbolStatus, CUstream default_stream);
 CUresult get_export_table(const void** ppExportTable, const CUuuid* pExportTableId);
 CUresult device_get(CUdevice* device, int ordinal);
 CUresult device_get_count(int* count);

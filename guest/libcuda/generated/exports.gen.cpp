@@ -24,7 +24,8 @@ EXPORT CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cud
 EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion,
                                             cuuint64_t flags,
                                             CUdriverProcAddressQueryResult* symbolStatus) {
-  return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
+  return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
+                                    CU_STREAM_LEGACY);
 }
 EXPORT CUresult CUDAAPI cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) {
   return guest::get_export_table(ppExportTable, pExportTableId);
@@ -410,6 +411,12 @@ EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hSt
 }
 EXPORT CUresult CUDAAPI cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
   return guest::event_record(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn, int cudaVersion,
+                                                 cuuint64_t flags,
+                                                 CUdriverProcAddressQueryResult* symbolStatus) {
+  return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
+                                    CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream) {
   return guest::graph_launch(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);

@@ -6,531 +6,747 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const char* const REFUSED_NAMES[522] = {
-    "cuArray3DCreate",
-    "cuArray3DCreate_v2",
-    "cuArray3DGetDescriptor",
-    "cuArray3DGetDescriptor_v2",
-    "cuArrayCreate",
-    "cuArrayCreate_v2",
-    "cuArrayDestroy",
-    "cuArrayGetDescriptor",
-    "cuArrayGetDescriptor_v2",
-    "cuArrayGetMemoryRequirements",
-    "cuArrayGetPlane",
-    "cuArrayGetSparseProperties",
-    "cuCheckpointProcessCheckpoint",
-    "cuCheckpointProcessGetRestoreThreadId",
-    "cuCheckpointProcessGetState",
-    "cuCheckpointProcessLock",
-    "cuCheckpointProcessRestore",
-    "cuCheckpointProcessUnlock",
-    "cuCoredumpGetAttribute",
-    "cuCoredumpGetAttributeGlobal",
-    "cuCoredumpSetAttribute",
-    "cuCoredumpSetAttributeGlobal",
-    "cuCtxAttach",
-    "cuCtxCreate",
-    "cuCtxCreate_v2",
-    "cuCtxCreate_v3",
-    "cuCtxCreate_v4",
-    "cuCtxDestroy",
-    "cuCtxDestroy_v2",
-    "cuCtxDetach",
-    "cuCtxDisablePeerAccess",
-    "cuCtxEnablePeerAccess",
-    "cuCtxFromGreenCtx",
-    "cuCtxGetCacheConfig",
-    "cuCtxGetDevResource",
-    "cuCtxGetExecAffinity",
-    "cuCtxGetSharedMemConfig",
-    "cuCtxPopCurrent",
-    "cuCtxPushCurrent",
-    "cuCtxRecordEvent",
-    "cuCtxResetPersistingL2Cache",
-    "cuCtxSetCacheConfig",
-    "cuCtxSetFlags",
-    "cuCtxSetSharedMemConfig",
-    "cuCtxWaitEvent",
-    "cuDestroyExternalMemory",
-    "cuDestroyExternalSemaphore",
-    "cuDevResourceGenerateDesc",
-    "cuDevSmResourceSplitByCount",
-    "cuDeviceCanAccessPeer",
-    "cuDeviceGetDefaultMemPool",
-    "cuDeviceGetDevResource",
-    "cuDeviceGetExecAffinitySupport",
-    "cuDeviceGetGraphMemAttribute",
-    "cuDeviceGetHostAtomicCapabilities",
-    "cuDeviceGetLuid",
-    "cuDeviceGetMemPool",
-    "cuDeviceGetNvSciSyncAttributes",
-    "cuDeviceGetP2PAtomicCapabilities",
-    "cuDeviceGetP2PAttribute",
-    "cuDeviceGetProperties",
-    "cuDeviceGetTexture1DLinearMaxWidth",
-    "cuDeviceGraphMemTrim",
-    "cuDeviceRegisterAsyncNotification",
-    "cuDeviceSetGraphMemAttribute",
-    "cuDeviceSetMemPool",
-    "cuDeviceTotalMem",
-    "cuDeviceUnregisterAsyncNotification",
-    "cuEGLApiInit",
-    "cuEGLStreamConsumerAcquireFrame",
-    "cuEGLStreamConsumerConnect",
-    "cuEGLStreamConsumerConnectWithFlags",
-    "cuEGLStreamConsumerDisconnect",
-    "cuEGLStreamConsumerReleaseFrame",
-    "cuEGLStreamProducerConnect",
-    "cuEGLStreamProducerDisconnect",
-    "cuEGLStreamProducerPresentFrame",
-    "cuEGLStreamProducerReturnFrame",
-    "cuEventCreateFromEGLSync",
-    "cuEventDestroy",
-    "cuExternalMemoryGetMappedBuffer",
-    "cuExternalMemoryGetMappedMipmappedArray",
-    "cuFlushGPUDirectRDMAWrites",
-    "cuFuncIsLoaded",
-    "cuFuncLoad",
-    "cuFuncSetBlockShape",
-    "cuFuncSetCacheConfig",
-    "cuFuncSetSharedMemConfig",
-    "cuFuncSetSharedSize",
-    "cuGLCtxCreate",
-    "cuGLCtxCreate_v2",
-    "cuGLGetDevices",
-    "cuGLGetDevices_v2",
-    "cuGLInit",
-    "cuGLMapBufferObject",
-    "cuGLMapBufferObjectAsync",
-    "cuGLMapBufferObjectAsync_v2",
-    "cuGLMapBufferObjectAsync_v2_ptsz",
-    "cuGLMapBufferObject_v2",
-    "cuGLMapBufferObject_v2_ptds",
-    "cuGLRegisterBufferObject",
-    "cuGLSetBufferObjectMapFlags",
-    "cuGLUnmapBufferObject",
-    "cuGLUnmapBufferObjectAsync",
-    "cuGLUnregisterBufferObject",
-    "cuGetProcAddress_v2_ptsz",
-    "cuGraphAddBatchMemOpNode",
-    "cuGraphAddChildGraphNode",
-    "cuGraphAddDependencies",
-    "cuGraphAddDependencies_v2",
-    "cuGraphAddEmptyNode",
-    "cuGraphAddEventRecordNode",
-    "cuGraphAddEventWaitNode",
-    "cuGraphAddExternalSemaphoresSignalNode",
-    "cuGraphAddExternalSemaphoresWaitNode",
-    "cuGraphAddHostNode",
-    "cuGraphAddKernelNode",
-    "cuGraphAddKernelNode_v2",
-    "cuGraphAddMemAllocNode",
-    "cuGraphAddMemFreeNode",
-    "cuGraphAddMemcpyNode",
-    "cuGraphAddMemsetNode",
-    "cuGraphAddNode",
-    "cuGraphAddNode_v2",
-    "cuGraphBatchMemOpNodeGetParams",
-    "cuGraphBatchMemOpNodeSetParams",
-    "cuGraphChildGraphNodeGetGraph",
-    "cuGraphClone",
-    "cuGraphConditionalHandleCreate",
-    "cuGraphCreate",
-    "cuGraphDebugDotPrint",
-    "cuGraphDestroyNode",
-    "cuGraphEventRecordNodeGetEvent",
-    "cuGraphEventRecordNodeSetEvent",
-    "cuGraphEventWaitNodeGetEvent",
-    "cuGraphEventWaitNodeSetEvent",
-    "cuGraphExecBatchMemOpNodeSetParams",
-    "cuGraphExecChildGraphNodeSetParams",
-    "cuGraphExecEventRecordNodeSetEvent",
-    "cuGraphExecEventWaitNodeSetEvent",
-    "cuGraphExecExternalSemaphoresSignalNodeSetParams",
-    "cuGraphExecExternalSemaphoresWaitNodeSetParams",
-    "cuGraphExecGetFlags",
-    "cuGraphExecHostNodeSetParams",
-    "cuGraphExecKernelNodeSetParams",
-    "cuGraphExecKernelNodeSetParams_v2",
-    "cuGraphExecMemcpyNodeSetParams",
-    "cuGraphExecMemsetNodeSetParams",
-    "cuGraphExecNodeSetParams",
-    "cuGraphExecUpdate",
-    "cuGraphExecUpdate_v2",
-    "cuGraphExternalSemaphoresSignalNodeGetParams",
-    "cuGraphExternalSemaphoresSignalNodeSetParams",
-    "cuGraphExternalSemaphoresWaitNodeGetParams",
-    "cuGraphExternalSemaphoresWaitNodeSetParams",
-    "cuGraphGetEdges",
-    "cuGraphGetEdges_v2",
-    "cuGraphGetRootNodes",
-    "cuGraphHostNodeGetParams",
-    "cuGraphHostNodeSetParams",
-    "cuGraphInstantiate",
-    "cuGraphInstantiateWithParams",
-    "cuGraphInstantiateWithParams_ptsz",
-    "cuGraphInstantiate_v2",
-    "cuGraphKernelNodeCopyAttributes",
-    "cuGraphKernelNodeGetAttribute",
-    "cuGraphKernelNodeGetParams",
-    "cuGraphKernelNodeGetParams_v2",
-    "cuGraphKernelNodeSetAttribute",
-    "cuGraphKernelNodeSetParams",
-    "cuGraphKernelNodeSetParams_v2",
-    "cuGraphMemAllocNodeGetParams",
-    "cuGraphMemFreeNodeGetParams",
-    "cuGraphMemcpyNodeGetParams",
-    "cuGraphMemcpyNodeSetParams",
-    "cuGraphMemsetNodeGetParams",
-    "cuGraphMemsetNodeSetParams",
-    "cuGraphNodeFindInClone",
-    "cuGraphNodeGetDependencies",
-    "cuGraphNodeGetDependencies_v2",
-    "cuGraphNodeGetDependentNodes",
-    "cuGraphNodeGetDependentNodes_v2",
-    "cuGraphNodeGetEnabled",
-    "cuGraphNodeGetType",
-    "cuGraphNodeSetEnabled",
-    "cuGraphNodeSetParams",
-    "cuGraphReleaseUserObject",
-    "cuGraphRemoveDependencies",
-    "cuGraphRemoveDependencies_v2",
-    "cuGraphRetainUserObject",
-    "cuGraphUpload",
-    "cuGraphUpload_ptsz",
-    "cuGraphicsEGLRegisterImage",
-    "cuGraphicsGLRegisterBuffer",
-    "cuGraphicsGLRegisterImage",
-    "cuGraphicsMapResources",
-    "cuGraphicsMapResources_ptsz",
-    "cuGraphicsResourceGetMappedEglFrame",
-    "cuGraphicsResourceGetMappedMipmappedArray",
-    "cuGraphicsResourceGetMappedPointer",
-    "cuGraphicsResourceGetMappedPointer_v2",
-    "cuGraphicsResourceSetMapFlags",
-    "cuGraphicsResourceSetMapFlags_v2",
-    "cuGraphicsSubResourceGetMappedArray",
-    "cuGraphicsUnmapResources",
-    "cuGraphicsUnmapResources_ptsz",
-    "cuGraphicsUnregisterResource",
-    "cuGraphicsVDPAURegisterOutputSurface",
-    "cuGraphicsVDPAURegisterVideoSurface",
-    "cuGreenCtxCreate",
-    "cuGreenCtxDestroy",
-    "cuGreenCtxGetDevResource",
-    "cuGreenCtxGetId",
-    "cuGreenCtxRecordEvent",
-    "cuGreenCtxStreamCreate",
-    "cuGreenCtxWaitEvent",
-    "cuImportExternalMemory",
-    "cuImportExternalSemaphore",
-    "cuIpcCloseMemHandle",
-    "cuIpcGetEventHandle",
-    "cuIpcGetMemHandle",
-    "cuIpcOpenEventHandle",
-    "cuIpcOpenMemHandle",
-    "cuIpcOpenMemHandle_v2",
-    "cuKernelGetLibrary",
-    "cuKernelSetCacheConfig",
-    "cuLaunch",
-    "cuLaunchCooperativeKernel",
-    "cuLaunchCooperativeKernelMultiDevice",
-    "cuLaunchCooperativeKernel_ptsz",
-    "cuLaunchGrid",
-    "cuLaunchGridAsync",
-    "cuLibraryEnumerateKernels",
-    "cuLibraryGetKernelCount",
-    "cuLibraryGetManaged",
-    "cuLibraryGetUnifiedFunction",
-    "cuLibraryLoadFromFile",
-    "cuLinkAddData",
-    "cuLinkAddData_v2",
-    "cuLinkAddFile",
-    "cuLinkAddFile_v2",
-    "cuLinkComplete",
-    "cuLinkCreate",
-    "cuLinkCreate_v2",
-    "cuLinkDestroy",
-    "cuLogsCurrent",
-    "cuLogsDumpToFile",
-    "cuLogsDumpToMemory",
-    "cuLogsRegisterCallback",
-    "cuLogsUnregisterCallback",
-    "cuMemAddressFree",
-    "cuMemAddressReserve",
-    "cuMemAdvise",
-    "cuMemAdvise_v2",
-    "cuMemAlloc",
-    "cuMemAllocAsync",
-    "cuMemAllocAsync_ptsz",
-    "cuMemAllocFromPoolAsync",
-    "cuMemAllocFromPoolAsync_ptsz",
-    "cuMemAllocHost",
-    "cuMemAllocManaged",
-    "cuMemAllocPitch",
-    "cuMemBatchDecompressAsync",
-    "cuMemBatchDecompressAsync_ptsz",
-    "cuMemCreate",
-    "cuMemDiscardAndPrefetchBatchAsync",
-    "cuMemDiscardAndPrefetchBatchAsync_ptsz",
-    "cuMemDiscardBatchAsync",
-    "cuMemDiscardBatchAsync_ptsz",
-    "cuMemExportToShareableHandle",
-    "cuMemFree",
-    "cuMemFreeAsync",
-    "cuMemFreeAsync_ptsz",
-    "cuMemGetAccess",
-    "cuMemGetAddressRange",
-    "cuMemGetAllocationGranularity",
-    "cuMemGetAllocationPropertiesFromHandle",
-    "cuMemGetAttribute",
-    "cuMemGetDefaultMemPool",
-    "cuMemGetHandleForAddressRange",
-    "cuMemGetInfo",
-    "cuMemGetMemPool",
-    "cuMemHostGetDevicePointer",
-    "cuMemHostRegister",
-    "cuMemHostRegister_v2",
-    "cuMemHostUnregister",
-    "cuMemImportFromShareableHandle",
-    "cuMemMap",
-    "cuMemMapArrayAsync",
-    "cuMemMapArrayAsync_ptsz",
-    "cuMemPoolCreate",
-    "cuMemPoolDestroy",
-    "cuMemPoolExportPointer",
-    "cuMemPoolExportToShareableHandle",
-    "cuMemPoolGetAccess",
-    "cuMemPoolGetAttribute",
-    "cuMemPoolImportFromShareableHandle",
-    "cuMemPoolImportPointer",
-    "cuMemPoolSetAccess",
-    "cuMemPoolSetAttribute",
-    "cuMemPoolTrimTo",
-    "cuMemPrefetchAsync",
-    "cuMemPrefetchAsync_ptsz",
-    "cuMemPrefetchAsync_v2",
-    "cuMemPrefetchAsync_v2_ptsz",
-    "cuMemPrefetchBatchAsync",
-    "cuMemPrefetchBatchAsync_ptsz",
-    "cuMemRangeGetAttribute",
-    "cuMemRangeGetAttributes",
-    "cuMemRelease",
-    "cuMemRetainAllocationHandle",
-    "cuMemSetAccess",
-    "cuMemSetMemPool",
-    "cuMemUnmap",
-    "cuMemcpy2D",
-    "cuMemcpy2DAsync",
-    "cuMemcpy2DAsync_v2",
-    "cuMemcpy2DAsync_v2_ptsz",
-    "cuMemcpy2DUnaligned",
-    "cuMemcpy2DUnaligned_v2",
-    "cuMemcpy2DUnaligned_v2_ptds",
-    "cuMemcpy2D_v2",
-    "cuMemcpy2D_v2_ptds",
-    "cuMemcpy3D",
-    "cuMemcpy3DAsync",
-    "cuMemcpy3DAsync_v2",
-    "cuMemcpy3DAsync_v2_ptsz",
-    "cuMemcpy3DBatchAsync",
-    "cuMemcpy3DBatchAsync_ptsz",
-    "cuMemcpy3DBatchAsync_v2",
-    "cuMemcpy3DBatchAsync_v2_ptsz",
-    "cuMemcpy3DPeer",
-    "cuMemcpy3DPeerAsync",
-    "cuMemcpy3DPeerAsync_ptsz",
-    "cuMemcpy3DPeer_ptds",
-    "cuMemcpy3D_v2",
-    "cuMemcpy3D_v2_ptds",
-    "cuMemcpyAtoA",
-    "cuMemcpyAtoA_v2",
-    "cuMemcpyAtoA_v2_ptds",
-    "cuMemcpyAtoD",
-    "cuMemcpyAtoD_v2",
-    "cuMemcpyAtoD_v2_ptds",
-    "cuMemcpyAtoH",
-    "cuMemcpyAtoHAsync",
-    "cuMemcpyAtoHAsync_v2",
-    "cuMemcpyAtoHAsync_v2_ptsz",
-    "cuMemcpyAtoH_v2",
-    "cuMemcpyAtoH_v2_ptds",
-    "cuMemcpyBatchAsync",
-    "cuMemcpyBatchAsync_ptsz",
-    "cuMemcpyBatchAsync_v2",
-    "cuMemcpyBatchAsync_v2_ptsz",
-    "cuMemcpyDtoA",
-    "cuMemcpyDtoA_v2",
-    "cuMemcpyDtoA_v2_ptds",
-    "cuMemcpyDtoD",
-    "cuMemcpyDtoDAsync",
-    "cuMemcpyDtoH",
-    "cuMemcpyDtoHAsync",
-    "cuMemcpyHtoA",
-    "cuMemcpyHtoAAsync",
-    "cuMemcpyHtoAAsync_v2",
-    "cuMemcpyHtoAAsync_v2_ptsz",
-    "cuMemcpyHtoA_v2",
-    "cuMemcpyHtoA_v2_ptds",
-    "cuMemcpyHtoD",
-    "cuMemcpyHtoDAsync",
-    "cuMemcpyPeer",
-    "cuMemcpyPeerAsync",
-    "cuMemcpyPeerAsync_ptsz",
-    "cuMemcpyPeer_ptds",
-    "cuMemsetD16",
-    "cuMemsetD2D16",
-    "cuMemsetD2D16Async",
-    "cuMemsetD2D16Async_ptsz",
-    "cuMemsetD2D16_v2",
-    "cuMemsetD2D16_v2_ptds",
-    "cuMemsetD2D32",
-    "cuMemsetD2D32Async",
-    "cuMemsetD2D32Async_ptsz",
-    "cuMemsetD2D32_v2",
-    "cuMemsetD2D32_v2_ptds",
-    "cuMemsetD2D8",
-    "cuMemsetD2D8Async",
-    "cuMemsetD2D8Async_ptsz",
-    "cuMemsetD2D8_v2",
-    "cuMemsetD2D8_v2_ptds",
-    "cuMemsetD32",
-    "cuMemsetD8",
-    "cuMipmappedArrayCreate",
-    "cuMipmappedArrayDestroy",
-    "cuMipmappedArrayGetLevel",
-    "cuMipmappedArrayGetMemoryRequirements",
-    "cuMipmappedArrayGetSparseProperties",
-    "cuModuleEnumerateFunctions",
-    "cuModuleGetFunctionCount",
-    "cuModuleGetGlobal",
-    "cuModuleGetSurfRef",
-    "cuModuleGetTexRef",
-    "cuModuleLoad",
-    "cuModuleLoadFatBinary",
-    "cuMulticastAddDevice",
-    "cuMulticastBindAddr",
-    "cuMulticastBindMem",
-    "cuMulticastCreate",
-    "cuMulticastGetGranularity",
-    "cuMulticastUnbind",
-    "cuOccupancyAvailableDynamicSMemPerBlock",
-    "cuOccupancyMaxActiveClusters",
-    "cuOccupancyMaxPotentialBlockSize",
-    "cuOccupancyMaxPotentialBlockSizeWithFlags",
-    "cuOccupancyMaxPotentialClusterSize",
-    "cuParamSetSize",
-    "cuParamSetTexRef",
-    "cuParamSetf",
-    "cuParamSeti",
-    "cuParamSetv",
-    "cuPointerSetAttribute",
-    "cuProfilerInitialize",
-    "cuProfilerStart",
-    "cuProfilerStop",
-    "cuSignalExternalSemaphoresAsync",
-    "cuSignalExternalSemaphoresAsync_ptsz",
-    "cuStreamAttachMemAsync",
-    "cuStreamAttachMemAsync_ptsz",
-    "cuStreamBatchMemOp",
-    "cuStreamBatchMemOp_ptsz",
-    "cuStreamBatchMemOp_v2",
-    "cuStreamBatchMemOp_v2_ptsz",
-    "cuStreamBeginCapture",
-    "cuStreamBeginCaptureToGraph",
-    "cuStreamBeginCaptureToGraph_ptsz",
-    "cuStreamBeginCapture_ptsz",
-    "cuStreamCopyAttributes",
-    "cuStreamCopyAttributes_ptsz",
-    "cuStreamDestroy",
-    "cuStreamGetAttribute",
-    "cuStreamGetAttribute_ptsz",
-    "cuStreamGetCaptureInfo",
-    "cuStreamGetCaptureInfo_ptsz",
-    "cuStreamGetCtx_v2",
-    "cuStreamGetCtx_v2_ptsz",
-    "cuStreamGetDevice",
-    "cuStreamGetDevice_ptsz",
-    "cuStreamGetGreenCtx",
-    "cuStreamSetAttribute",
-    "cuStreamSetAttribute_ptsz",
-    "cuStreamUpdateCaptureDependencies",
-    "cuStreamUpdateCaptureDependencies_ptsz",
-    "cuStreamUpdateCaptureDependencies_v2",
-    "cuStreamUpdateCaptureDependencies_v2_ptsz",
-    "cuStreamWaitValue32",
-    "cuStreamWaitValue32_ptsz",
-    "cuStreamWaitValue32_v2",
-    "cuStreamWaitValue32_v2_ptsz",
-    "cuStreamWaitValue64",
-    "cuStreamWaitValue64_ptsz",
-    "cuStreamWaitValue64_v2",
-    "cuStreamWaitValue64_v2_ptsz",
-    "cuStreamWriteValue32",
-    "cuStreamWriteValue32_ptsz",
-    "cuStreamWriteValue32_v2",
-    "cuStreamWriteValue32_v2_ptsz",
-    "cuStreamWriteValue64",
-    "cuStreamWriteValue64_ptsz",
-    "cuStreamWriteValue64_v2",
-    "cuStreamWriteValue64_v2_ptsz",
-    "cuSurfObjectCreate",
-    "cuSurfObjectDestroy",
-    "cuSurfObjectGetResourceDesc",
-    "cuSurfRefGetArray",
-    "cuSurfRefSetArray",
-    "cuTensorMapEncodeIm2col",
-    "cuTensorMapEncodeIm2colWide",
-    "cuTensorMapEncodeTiled",
-    "cuTensorMapReplaceAddress",
-    "cuTexObjectCreate",
-    "cuTexObjectDestroy",
-    "cuTexObjectGetResourceDesc",
-    "cuTexObjectGetResourceViewDesc",
-    "cuTexObjectGetTextureDesc",
-    "cuTexRefCreate",
-    "cuTexRefDestroy",
-    "cuTexRefGetAddress",
-    "cuTexRefGetAddressMode",
-    "cuTexRefGetAddress_v2",
-    "cuTexRefGetArray",
-    "cuTexRefGetBorderColor",
-    "cuTexRefGetFilterMode",
-    "cuTexRefGetFlags",
-    "cuTexRefGetFormat",
-    "cuTexRefGetMaxAnisotropy",
-    "cuTexRefGetMipmapFilterMode",
-    "cuTexRefGetMipmapLevelBias",
-    "cuTexRefGetMipmapLevelClamp",
-    "cuTexRefGetMipmappedArray",
-    "cuTexRefSetAddress",
-    "cuTexRefSetAddress2D",
-    "cuTexRefSetAddress2D_v2",
-    "cuTexRefSetAddress2D_v3",
-    "cuTexRefSetAddressMode",
-    "cuTexRefSetAddress_v2",
-    "cuTexRefSetArray",
-    "cuTexRefSetBorderColor",
-    "cuTexRefSetFilterMode",
-    "cuTexRefSetFlags",
-    "cuTexRefSetFormat",
-    "cuTexRefSetMaxAnisotropy",
-    "cuTexRefSetMipmapFilterMode",
-    "cuTexRefSetMipmapLevelBias",
-    "cuTexRefSetMipmapLevelClamp",
-    "cuTexRefSetMipmappedArray",
-    "cuUserObjectCreate",
-    "cuUserObjectRelease",
-    "cuUserObjectRetain",
-    "cuVDPAUCtxCreate",
-    "cuVDPAUCtxCreate_v2",
-    "cuVDPAUGetDevice",
-    "cuWGLGetDevice",
-    "cuWaitExternalSemaphoresAsync",
-    "cuWaitExternalSemaphoresAsync_ptsz",
+const RefusedName REFUSED_NAMES[521] = {
+    {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArray3DGetDescriptor_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayCreate", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayDestroy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayGetDescriptor_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayGetMemoryRequirements", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayGetPlane", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuArrayGetSparseProperties", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuCheckpointProcessCheckpoint", "checkpoints would have to be taken on the host"},
+    {"cuCheckpointProcessGetRestoreThreadId", "checkpoints would have to be taken on the host"},
+    {"cuCheckpointProcessGetState", "checkpoints would have to be taken on the host"},
+    {"cuCheckpointProcessLock", "checkpoints would have to be taken on the host"},
+    {"cuCheckpointProcessRestore", "checkpoints would have to be taken on the host"},
+    {"cuCheckpointProcessUnlock", "checkpoints would have to be taken on the host"},
+    {"cuCoredumpGetAttribute", "core dumps of the GPU would be written on the host"},
+    {"cuCoredumpGetAttributeGlobal", "core dumps of the GPU would be written on the host"},
+    {"cuCoredumpSetAttribute", "core dumps of the GPU would be written on the host"},
+    {"cuCoredumpSetAttributeGlobal", "core dumps of the GPU would be written on the host"},
+    {"cuCtxAttach", "contexts beside the primary one are not served yet"},
+    {"cuCtxCreate", "contexts beside the primary one are not served yet"},
+    {"cuCtxCreate_v2", "contexts beside the primary one are not served yet"},
+    {"cuCtxCreate_v3", "contexts beside the primary one are not served yet"},
+    {"cuCtxCreate_v4", "contexts beside the primary one are not served yet"},
+    {"cuCtxDestroy", "contexts beside the primary one are not served yet"},
+    {"cuCtxDestroy_v2", "contexts beside the primary one are not served yet"},
+    {"cuCtxDetach", "contexts beside the primary one are not served yet"},
+    {"cuCtxDisablePeerAccess", "access between GPUs is not served yet"},
+    {"cuCtxEnablePeerAccess", "access between GPUs is not served yet"},
+    {"cuCtxFromGreenCtx", "green contexts and device resources are not served yet"},
+    {"cuCtxGetCacheConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuCtxGetDevResource", "green contexts and device resources are not served yet"},
+    {"cuCtxGetExecAffinity", "green contexts and device resources are not served yet"},
+    {"cuCtxGetSharedMemConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuCtxPopCurrent", "variant of an older CUDA release, not served yet"},
+    {"cuCtxPushCurrent", "variant of an older CUDA release, not served yet"},
+    {"cuCtxRecordEvent", "green contexts and device resources are not served yet"},
+    {"cuCtxResetPersistingL2Cache",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuCtxSetCacheConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuCtxSetFlags", "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuCtxSetSharedMemConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuCtxWaitEvent", "green contexts and device resources are not served yet"},
+    {"cuDestroyExternalMemory",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuDestroyExternalSemaphore",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuDevResourceGenerateDesc", "green contexts and device resources are not served yet"},
+    {"cuDevSmResourceSplitByCount", "green contexts and device resources are not served yet"},
+    {"cuDeviceCanAccessPeer", "access between GPUs is not served yet"},
+    {"cuDeviceGetDefaultMemPool", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuDeviceGetDevResource", "green contexts and device resources are not served yet"},
+    {"cuDeviceGetExecAffinitySupport", "green contexts and device resources are not served yet"},
+    {"cuDeviceGetGraphMemAttribute",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuDeviceGetHostAtomicCapabilities", "this query of a device is not served yet"},
+    {"cuDeviceGetLuid",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuDeviceGetMemPool", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuDeviceGetNvSciSyncAttributes",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuDeviceGetP2PAtomicCapabilities", "access between GPUs is not served yet"},
+    {"cuDeviceGetP2PAttribute", "access between GPUs is not served yet"},
+    {"cuDeviceGetProperties", "this query of a device is not served yet"},
+    {"cuDeviceGetTexture1DLinearMaxWidth", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuDeviceGraphMemTrim",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
+    {"cuDeviceSetGraphMemAttribute",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuDeviceSetMemPool", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuDeviceTotalMem", "variant of an older CUDA release, not served yet"},
+    {"cuDeviceUnregisterAsyncNotification",
+     "notifications of the device are not passed on to a VM"},
+    {"cuEGLApiInit", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamConsumerAcquireFrame", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamConsumerConnect", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamConsumerConnectWithFlags", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamConsumerDisconnect", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamConsumerReleaseFrame", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamProducerConnect", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamProducerDisconnect", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamProducerPresentFrame", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEGLStreamProducerReturnFrame", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEventCreateFromEGLSync", "graphics interop: a VM has no display of the GPU's"},
+    {"cuEventDestroy", "variant of an older CUDA release, not served yet"},
+    {"cuExternalMemoryGetMappedBuffer",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuExternalMemoryGetMappedMipmappedArray",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuFlushGPUDirectRDMAWrites", "GPUDirect RDMA needs the GPU in the VM"},
+    {"cuFuncIsLoaded", "this way to load or inspect an image is not served yet"},
+    {"cuFuncLoad", "this way to load or inspect an image is not served yet"},
+    {"cuFuncSetBlockShape", "launch interface of CUDA 3, not served"},
+    {"cuFuncSetCacheConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuFuncSetSharedMemConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuFuncSetSharedSize", "launch interface of CUDA 3, not served"},
+    {"cuGLCtxCreate", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLGetDevices", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLGetDevices_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLInit", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLMapBufferObject", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLMapBufferObjectAsync", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLMapBufferObjectAsync_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLMapBufferObjectAsync_v2_ptsz", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLMapBufferObject_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLMapBufferObject_v2_ptds", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLRegisterBufferObject", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLSetBufferObjectMapFlags", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLUnmapBufferObject", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLUnmapBufferObjectAsync", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGLUnregisterBufferObject", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphAddBatchMemOpNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddChildGraphNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddDependencies",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddDependencies_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddEmptyNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddEventRecordNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddEventWaitNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddExternalSemaphoresSignalNode",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphAddExternalSemaphoresWaitNode",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphAddHostNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddKernelNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddKernelNode_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddMemAllocNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddMemFreeNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddMemcpyNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddMemsetNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphAddNode_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphBatchMemOpNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphBatchMemOpNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphChildGraphNodeGetGraph",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphClone",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphConditionalHandleCreate",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphCreate",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphDebugDotPrint",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphDestroyNode",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphEventRecordNodeGetEvent",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphEventRecordNodeSetEvent",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphEventWaitNodeGetEvent",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphEventWaitNodeSetEvent",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecBatchMemOpNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecChildGraphNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecEventRecordNodeSetEvent",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecEventWaitNodeSetEvent",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecExternalSemaphoresSignalNodeSetParams",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphExecExternalSemaphoresWaitNodeSetParams",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphExecGetFlags",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecHostNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecKernelNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecKernelNodeSetParams_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecMemcpyNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecMemsetNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecUpdate",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExecUpdate_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphExternalSemaphoresSignalNodeGetParams",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphExternalSemaphoresSignalNodeSetParams",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphExternalSemaphoresWaitNodeGetParams",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphExternalSemaphoresWaitNodeSetParams",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuGraphGetEdges",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphGetEdges_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphGetRootNodes",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphHostNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphHostNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphInstantiate",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphInstantiateWithParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphInstantiateWithParams_ptsz",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphInstantiate_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeCopyAttributes",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeGetAttribute",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeGetParams_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeSetAttribute",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphKernelNodeSetParams_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphMemAllocNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphMemFreeNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphMemcpyNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphMemcpyNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphMemsetNodeGetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphMemsetNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeFindInClone",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeGetDependencies",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeGetDependencies_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeGetDependentNodes",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeGetDependentNodes_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeGetEnabled",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeGetType",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeSetEnabled",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphNodeSetParams",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphReleaseUserObject",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphRemoveDependencies",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphRemoveDependencies_v2",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphRetainUserObject",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphUpload",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphUpload_ptsz",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuGraphicsEGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsGLRegisterBuffer", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsMapResources", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsMapResources_ptsz", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsResourceGetMappedEglFrame", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsResourceGetMappedMipmappedArray",
+     "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsResourceGetMappedPointer", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsResourceGetMappedPointer_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsResourceSetMapFlags", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsResourceSetMapFlags_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsSubResourceGetMappedArray", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsUnmapResources", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsUnmapResources_ptsz", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsUnregisterResource", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsVDPAURegisterOutputSurface", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGraphicsVDPAURegisterVideoSurface", "graphics interop: a VM has no display of the GPU's"},
+    {"cuGreenCtxCreate", "green contexts and device resources are not served yet"},
+    {"cuGreenCtxDestroy", "green contexts and device resources are not served yet"},
+    {"cuGreenCtxGetDevResource", "green contexts and device resources are not served yet"},
+    {"cuGreenCtxGetId", "green contexts and device resources are not served yet"},
+    {"cuGreenCtxRecordEvent", "green contexts and device resources are not served yet"},
+    {"cuGreenCtxStreamCreate", "green contexts and device resources are not served yet"},
+    {"cuGreenCtxWaitEvent", "green contexts and device resources are not served yet"},
+    {"cuImportExternalMemory",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuImportExternalSemaphore",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuIpcCloseMemHandle", "sharing memory or events between processes is not served yet"},
+    {"cuIpcGetEventHandle", "sharing memory or events between processes is not served yet"},
+    {"cuIpcGetMemHandle", "sharing memory or events between processes is not served yet"},
+    {"cuIpcOpenEventHandle", "sharing memory or events between processes is not served yet"},
+    {"cuIpcOpenMemHandle", "sharing memory or events between processes is not served yet"},
+    {"cuIpcOpenMemHandle_v2", "sharing memory or events between processes is not served yet"},
+    {"cuKernelGetLibrary", "this way to load or inspect an image is not served yet"},
+    {"cuKernelSetCacheConfig",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuLaunch", "launch interface of CUDA 3, not served"},
+    {"cuLaunchCooperativeKernel", "this form of launch is not served yet"},
+    {"cuLaunchCooperativeKernelMultiDevice", "this form of launch is not served yet"},
+    {"cuLaunchCooperativeKernel_ptsz", "this form of launch is not served yet"},
+    {"cuLaunchGrid", "launch interface of CUDA 3, not served"},
+    {"cuLaunchGridAsync", "launch interface of CUDA 3, not served"},
+    {"cuLibraryEnumerateKernels", "this way to load or inspect an image is not served yet"},
+    {"cuLibraryGetKernelCount", "this way to load or inspect an image is not served yet"},
+    {"cuLibraryGetManaged", "managed memory is not served yet"},
+    {"cuLibraryGetUnifiedFunction", "this way to load or inspect an image is not served yet"},
+    {"cuLibraryLoadFromFile", "this way to load or inspect an image is not served yet"},
+    {"cuLinkAddData", "the JIT linker is not served yet"},
+    {"cuLinkAddData_v2", "the JIT linker is not served yet"},
+    {"cuLinkAddFile", "the JIT linker is not served yet"},
+    {"cuLinkAddFile_v2", "the JIT linker is not served yet"},
+    {"cuLinkComplete", "the JIT linker is not served yet"},
+    {"cuLinkCreate", "the JIT linker is not served yet"},
+    {"cuLinkCreate_v2", "the JIT linker is not served yet"},
+    {"cuLinkDestroy", "the JIT linker is not served yet"},
+    {"cuLogsCurrent", "the driver's log is the host's"},
+    {"cuLogsDumpToFile", "the driver's log is the host's"},
+    {"cuLogsDumpToMemory", "the driver's log is the host's"},
+    {"cuLogsRegisterCallback", "the driver's log is the host's"},
+    {"cuLogsUnregisterCallback", "the driver's log is the host's"},
+    {"cuMemAddressFree", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemAddressReserve", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemAdvise", "managed memory is not served yet"},
+    {"cuMemAdvise_v2", "managed memory is not served yet"},
+    {"cuMemAlloc", "variant of an older CUDA release, not served yet"},
+    {"cuMemAllocAsync", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemAllocAsync_ptsz", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemAllocFromPoolAsync", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemAllocFromPoolAsync_ptsz",
+     "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemAllocHost", "variant of an older CUDA release, not served yet"},
+    {"cuMemAllocManaged", "managed memory is not served yet"},
+    {"cuMemAllocPitch", "variant of an older CUDA release, not served yet"},
+    {"cuMemBatchDecompressAsync", "this form of copy or memset is not served yet"},
+    {"cuMemBatchDecompressAsync_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemCreate", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemDiscardAndPrefetchBatchAsync", "managed memory is not served yet"},
+    {"cuMemDiscardAndPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
+    {"cuMemDiscardBatchAsync", "managed memory is not served yet"},
+    {"cuMemDiscardBatchAsync_ptsz", "managed memory is not served yet"},
+    {"cuMemExportToShareableHandle",
+     "sharing memory or events between processes is not served yet"},
+    {"cuMemFree", "variant of an older CUDA release, not served yet"},
+    {"cuMemFreeAsync", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemFreeAsync_ptsz", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemGetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemGetAddressRange", "variant of an older CUDA release, not served yet"},
+    {"cuMemGetAllocationGranularity",
+     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemGetAllocationPropertiesFromHandle",
+     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
+    {"cuMemGetDefaultMemPool", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
+    {"cuMemGetInfo", "variant of an older CUDA release, not served yet"},
+    {"cuMemGetMemPool", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemHostGetDevicePointer", "variant of an older CUDA release, not served yet"},
+    {"cuMemHostRegister", "registering host memory is not served yet"},
+    {"cuMemHostRegister_v2", "registering host memory is not served yet"},
+    {"cuMemHostUnregister", "registering host memory is not served yet"},
+    {"cuMemImportFromShareableHandle",
+     "sharing memory or events between processes is not served yet"},
+    {"cuMemMap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemMapArrayAsync", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemMapArrayAsync_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemPoolCreate", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPoolDestroy", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPoolExportPointer", "sharing memory or events between processes is not served yet"},
+    {"cuMemPoolExportToShareableHandle",
+     "sharing memory or events between processes is not served yet"},
+    {"cuMemPoolGetAccess", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPoolGetAttribute", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPoolImportFromShareableHandle",
+     "sharing memory or events between processes is not served yet"},
+    {"cuMemPoolImportPointer", "sharing memory or events between processes is not served yet"},
+    {"cuMemPoolSetAccess", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPoolSetAttribute", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPoolTrimTo", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemPrefetchAsync", "managed memory is not served yet"},
+    {"cuMemPrefetchAsync_ptsz", "managed memory is not served yet"},
+    {"cuMemPrefetchAsync_v2", "managed memory is not served yet"},
+    {"cuMemPrefetchAsync_v2_ptsz", "managed memory is not served yet"},
+    {"cuMemPrefetchBatchAsync", "managed memory is not served yet"},
+    {"cuMemPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
+    {"cuMemRangeGetAttribute", "managed memory is not served yet"},
+    {"cuMemRangeGetAttributes", "managed memory is not served yet"},
+    {"cuMemRelease", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemRetainAllocationHandle",
+     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemSetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemSetMemPool", "stream-ordered allocation and memory pools are not served yet"},
+    {"cuMemUnmap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemcpy2D", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2DAsync", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2DAsync_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2DAsync_v2_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2DUnaligned", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2DUnaligned_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2DUnaligned_v2_ptds", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2D_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2D_v2_ptds", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3D", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DAsync", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DAsync_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DAsync_v2_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DBatchAsync", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DBatchAsync_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DBatchAsync_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DBatchAsync_v2_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3DPeer", "access between GPUs is not served yet"},
+    {"cuMemcpy3DPeerAsync", "access between GPUs is not served yet"},
+    {"cuMemcpy3DPeerAsync_ptsz", "access between GPUs is not served yet"},
+    {"cuMemcpy3DPeer_ptds", "access between GPUs is not served yet"},
+    {"cuMemcpy3D_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpy3D_v2_ptds", "this form of copy or memset is not served yet"},
+    {"cuMemcpyAtoA", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoD", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoD_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoD_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoH", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoHAsync", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoHAsync_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoHAsync_v2_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoH_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyAtoH_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyBatchAsync", "this form of copy or memset is not served yet"},
+    {"cuMemcpyBatchAsync_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpyBatchAsync_v2", "this form of copy or memset is not served yet"},
+    {"cuMemcpyBatchAsync_v2_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpyDtoA", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyDtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyDtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyDtoD", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyDtoDAsync", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyDtoH", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyDtoHAsync", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyHtoA", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyHtoAAsync", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyHtoAAsync_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyHtoAAsync_v2_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyHtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyHtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMemcpyHtoD", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyHtoDAsync", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyPeer", "access between GPUs is not served yet"},
+    {"cuMemcpyPeerAsync", "access between GPUs is not served yet"},
+    {"cuMemcpyPeerAsync_ptsz", "access between GPUs is not served yet"},
+    {"cuMemcpyPeer_ptds", "access between GPUs is not served yet"},
+    {"cuMemsetD16", "variant of an older CUDA release, not served yet"},
+    {"cuMemsetD2D16", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D16Async", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D16Async_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D16_v2", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D16_v2_ptds", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D32", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D32Async", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D32Async_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D32_v2", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D32_v2_ptds", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D8", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D8Async", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D8Async_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D8_v2", "this form of copy or memset is not served yet"},
+    {"cuMemsetD2D8_v2_ptds", "this form of copy or memset is not served yet"},
+    {"cuMemsetD32", "variant of an older CUDA release, not served yet"},
+    {"cuMemsetD8", "variant of an older CUDA release, not served yet"},
+    {"cuMipmappedArrayCreate", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMipmappedArrayDestroy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMipmappedArrayGetLevel", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMipmappedArrayGetMemoryRequirements",
+     "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuMipmappedArrayGetSparseProperties",
+     "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuModuleEnumerateFunctions", "this way to load or inspect an image is not served yet"},
+    {"cuModuleGetFunctionCount", "this way to load or inspect an image is not served yet"},
+    {"cuModuleGetGlobal", "variant of an older CUDA release, not served yet"},
+    {"cuModuleGetSurfRef", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuModuleGetTexRef", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuModuleLoad", "this way to load or inspect an image is not served yet"},
+    {"cuModuleLoadFatBinary", "this way to load or inspect an image is not served yet"},
+    {"cuMulticastAddDevice", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastBindAddr", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastBindMem", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastCreate", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastGetGranularity", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastUnbind", "multicast objects (NVLink) are not served yet"},
+    {"cuOccupancyAvailableDynamicSMemPerBlock", "this occupancy query is not served yet"},
+    {"cuOccupancyMaxActiveClusters", "this occupancy query is not served yet"},
+    {"cuOccupancyMaxPotentialBlockSize", "this occupancy query is not served yet"},
+    {"cuOccupancyMaxPotentialBlockSizeWithFlags", "this occupancy query is not served yet"},
+    {"cuOccupancyMaxPotentialClusterSize", "this occupancy query is not served yet"},
+    {"cuParamSetSize", "launch interface of CUDA 3, not served"},
+    {"cuParamSetTexRef", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuParamSetf", "launch interface of CUDA 3, not served"},
+    {"cuParamSeti", "launch interface of CUDA 3, not served"},
+    {"cuParamSetv", "launch interface of CUDA 3, not served"},
+    {"cuPointerSetAttribute",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuProfilerInitialize", "CUPTI and profilers need the driver's internals"},
+    {"cuProfilerStart", "CUPTI and profilers need the driver's internals"},
+    {"cuProfilerStop", "CUPTI and profilers need the driver's internals"},
+    {"cuSignalExternalSemaphoresAsync",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuSignalExternalSemaphoresAsync_ptsz",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuStreamAttachMemAsync", "managed memory is not served yet"},
+    {"cuStreamAttachMemAsync_ptsz", "managed memory is not served yet"},
+    {"cuStreamBatchMemOp", "stream memory operations are not served yet"},
+    {"cuStreamBatchMemOp_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamBatchMemOp_v2", "stream memory operations are not served yet"},
+    {"cuStreamBatchMemOp_v2_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamBeginCapture", "variant of an older CUDA release, not served yet"},
+    {"cuStreamBeginCaptureToGraph", "this form of stream capture is not served yet"},
+    {"cuStreamBeginCaptureToGraph_ptsz", "this form of stream capture is not served yet"},
+    {"cuStreamBeginCapture_ptsz", "variant of an older CUDA release, not served yet"},
+    {"cuStreamCopyAttributes",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamCopyAttributes_ptsz",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamDestroy", "variant of an older CUDA release, not served yet"},
+    {"cuStreamGetAttribute",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamGetAttribute_ptsz",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamGetCaptureInfo", "variant of an older CUDA release, not served yet"},
+    {"cuStreamGetCaptureInfo_ptsz", "variant of an older CUDA release, not served yet"},
+    {"cuStreamGetCtx_v2", "green contexts and device resources are not served yet"},
+    {"cuStreamGetCtx_v2_ptsz", "green contexts and device resources are not served yet"},
+    {"cuStreamGetDevice", "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamGetDevice_ptsz",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamGetGreenCtx", "green contexts and device resources are not served yet"},
+    {"cuStreamSetAttribute",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamSetAttribute_ptsz",
+     "this setting or query of a kernel, context or stream is not served yet"},
+    {"cuStreamUpdateCaptureDependencies", "this form of stream capture is not served yet"},
+    {"cuStreamUpdateCaptureDependencies_ptsz", "this form of stream capture is not served yet"},
+    {"cuStreamUpdateCaptureDependencies_v2", "this form of stream capture is not served yet"},
+    {"cuStreamUpdateCaptureDependencies_v2_ptsz", "this form of stream capture is not served yet"},
+    {"cuStreamWaitValue32", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue32_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue32_v2", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue32_v2_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue64", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue64_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue64_v2", "stream memory operations are not served yet"},
+    {"cuStreamWaitValue64_v2_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue32", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue32_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue32_v2", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue32_v2_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue64", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue64_ptsz", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue64_v2", "stream memory operations are not served yet"},
+    {"cuStreamWriteValue64_v2_ptsz", "stream memory operations are not served yet"},
+    {"cuSurfObjectCreate", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuSurfObjectDestroy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuSurfObjectGetResourceDesc", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuSurfRefGetArray", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuSurfRefSetArray", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTensorMapEncodeIm2col", "tensor maps are not served yet"},
+    {"cuTensorMapEncodeIm2colWide", "tensor maps are not served yet"},
+    {"cuTensorMapEncodeTiled", "tensor maps are not served yet"},
+    {"cuTensorMapReplaceAddress", "tensor maps are not served yet"},
+    {"cuTexObjectCreate", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexObjectDestroy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexObjectGetResourceDesc", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexObjectGetResourceViewDesc", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexObjectGetTextureDesc", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefCreate", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefDestroy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetAddress", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetAddressMode", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetAddress_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetArray", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetBorderColor", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetFilterMode", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetFlags", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetFormat", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetMaxAnisotropy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetMipmapFilterMode", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetMipmapLevelBias", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetMipmapLevelClamp", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefGetMipmappedArray", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetAddress", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetAddress2D", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetAddress2D_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetAddress2D_v3", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetAddressMode", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetAddress_v2", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetArray", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetBorderColor", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetFilterMode", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetFlags", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetFormat", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetMaxAnisotropy", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetMipmapFilterMode", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetMipmapLevelBias", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetMipmapLevelClamp", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuTexRefSetMipmappedArray", "textures, surfaces and CUDA arrays are not served yet"},
+    {"cuUserObjectCreate",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuUserObjectRelease",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuUserObjectRetain",
+     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
+     "yet"},
+    {"cuVDPAUCtxCreate", "graphics interop: a VM has no display of the GPU's"},
+    {"cuVDPAUCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
+    {"cuVDPAUGetDevice", "graphics interop: a VM has no display of the GPU's"},
+    {"cuWGLGetDevice", "graphics interop: a VM has no display of the GPU's"},
+    {"cuWaitExternalSemaphoresAsync",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuWaitExternalSemaphoresAsync_ptsz",
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-std::atomic<uint64_t> refused_calls[522];
+const int N_REFUSED_NAMES = 521;
+std::atomic<uint64_t> refused_calls[521];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -638,420 +854,419 @@ EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(101); }
 EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(102); }
 EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(103); }
 EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(104); }
-EXPORT int cuGetProcAddress_v2_ptsz() { return kvgpu::guest::refuse(105); }
-EXPORT int cuGraphAddBatchMemOpNode() { return kvgpu::guest::refuse(106); }
-EXPORT int cuGraphAddChildGraphNode() { return kvgpu::guest::refuse(107); }
-EXPORT int cuGraphAddDependencies() { return kvgpu::guest::refuse(108); }
-EXPORT int cuGraphAddDependencies_v2() { return kvgpu::guest::refuse(109); }
-EXPORT int cuGraphAddEmptyNode() { return kvgpu::guest::refuse(110); }
-EXPORT int cuGraphAddEventRecordNode() { return kvgpu::guest::refuse(111); }
-EXPORT int cuGraphAddEventWaitNode() { return kvgpu::guest::refuse(112); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(113); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(114); }
-EXPORT int cuGraphAddHostNode() { return kvgpu::guest::refuse(115); }
-EXPORT int cuGraphAddKernelNode() { return kvgpu::guest::refuse(116); }
-EXPORT int cuGraphAddKernelNode_v2() { return kvgpu::guest::refuse(117); }
-EXPORT int cuGraphAddMemAllocNode() { return kvgpu::guest::refuse(118); }
-EXPORT int cuGraphAddMemFreeNode() { return kvgpu::guest::refuse(119); }
-EXPORT int cuGraphAddMemcpyNode() { return kvgpu::guest::refuse(120); }
-EXPORT int cuGraphAddMemsetNode() { return kvgpu::guest::refuse(121); }
-EXPORT int cuGraphAddNode() { return kvgpu::guest::refuse(122); }
-EXPORT int cuGraphAddNode_v2() { return kvgpu::guest::refuse(123); }
-EXPORT int cuGraphBatchMemOpNodeGetParams() { return kvgpu::guest::refuse(124); }
-EXPORT int cuGraphBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(125); }
-EXPORT int cuGraphChildGraphNodeGetGraph() { return kvgpu::guest::refuse(126); }
-EXPORT int cuGraphClone() { return kvgpu::guest::refuse(127); }
-EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(128); }
-EXPORT int cuGraphCreate() { return kvgpu::guest::refuse(129); }
-EXPORT int cuGraphDebugDotPrint() { return kvgpu::guest::refuse(130); }
-EXPORT int cuGraphDestroyNode() { return kvgpu::guest::refuse(131); }
-EXPORT int cuGraphEventRecordNodeGetEvent() { return kvgpu::guest::refuse(132); }
-EXPORT int cuGraphEventRecordNodeSetEvent() { return kvgpu::guest::refuse(133); }
-EXPORT int cuGraphEventWaitNodeGetEvent() { return kvgpu::guest::refuse(134); }
-EXPORT int cuGraphEventWaitNodeSetEvent() { return kvgpu::guest::refuse(135); }
-EXPORT int cuGraphExecBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(136); }
-EXPORT int cuGraphExecChildGraphNodeSetParams() { return kvgpu::guest::refuse(137); }
-EXPORT int cuGraphExecEventRecordNodeSetEvent() { return kvgpu::guest::refuse(138); }
-EXPORT int cuGraphExecEventWaitNodeSetEvent() { return kvgpu::guest::refuse(139); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(140); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(141); }
-EXPORT int cuGraphExecGetFlags() { return kvgpu::guest::refuse(142); }
-EXPORT int cuGraphExecHostNodeSetParams() { return kvgpu::guest::refuse(143); }
-EXPORT int cuGraphExecKernelNodeSetParams() { return kvgpu::guest::refuse(144); }
-EXPORT int cuGraphExecKernelNodeSetParams_v2() { return kvgpu::guest::refuse(145); }
-EXPORT int cuGraphExecMemcpyNodeSetParams() { return kvgpu::guest::refuse(146); }
-EXPORT int cuGraphExecMemsetNodeSetParams() { return kvgpu::guest::refuse(147); }
-EXPORT int cuGraphExecNodeSetParams() { return kvgpu::guest::refuse(148); }
-EXPORT int cuGraphExecUpdate() { return kvgpu::guest::refuse(149); }
-EXPORT int cuGraphExecUpdate_v2() { return kvgpu::guest::refuse(150); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(151); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(152); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(153); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(154); }
-EXPORT int cuGraphGetEdges() { return kvgpu::guest::refuse(155); }
-EXPORT int cuGraphGetEdges_v2() { return kvgpu::guest::refuse(156); }
-EXPORT int cuGraphGetRootNodes() { return kvgpu::guest::refuse(157); }
-EXPORT int cuGraphHostNodeGetParams() { return kvgpu::guest::refuse(158); }
-EXPORT int cuGraphHostNodeSetParams() { return kvgpu::guest::refuse(159); }
-EXPORT int cuGraphInstantiate() { return kvgpu::guest::refuse(160); }
-EXPORT int cuGraphInstantiateWithParams() { return kvgpu::guest::refuse(161); }
-EXPORT int cuGraphInstantiateWithParams_ptsz() { return kvgpu::guest::refuse(162); }
-EXPORT int cuGraphInstantiate_v2() { return kvgpu::guest::refuse(163); }
-EXPORT int cuGraphKernelNodeCopyAttributes() { return kvgpu::guest::refuse(164); }
-EXPORT int cuGraphKernelNodeGetAttribute() { return kvgpu::guest::refuse(165); }
-EXPORT int cuGraphKernelNodeGetParams() { return kvgpu::guest::refuse(166); }
-EXPORT int cuGraphKernelNodeGetParams_v2() { return kvgpu::guest::refuse(167); }
-EXPORT int cuGraphKernelNodeSetAttribute() { return kvgpu::guest::refuse(168); }
-EXPORT int cuGraphKernelNodeSetParams() { return kvgpu::guest::refuse(169); }
-EXPORT int cuGraphKernelNodeSetParams_v2() { return kvgpu::guest::refuse(170); }
-EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(171); }
-EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(172); }
-EXPORT int cuGraphMemcpyNodeGetParams() { return kvgpu::guest::refuse(173); }
-EXPORT int cuGraphMemcpyNodeSetParams() { return kvgpu::guest::refuse(174); }
-EXPORT int cuGraphMemsetNodeGetParams() { return kvgpu::guest::refuse(175); }
-EXPORT int cuGraphMemsetNodeSetParams() { return kvgpu::guest::refuse(176); }
-EXPORT int cuGraphNodeFindInClone() { return kvgpu::guest::refuse(177); }
-EXPORT int cuGraphNodeGetDependencies() { return kvgpu::guest::refuse(178); }
-EXPORT int cuGraphNodeGetDependencies_v2() { return kvgpu::guest::refuse(179); }
-EXPORT int cuGraphNodeGetDependentNodes() { return kvgpu::guest::refuse(180); }
-EXPORT int cuGraphNodeGetDependentNodes_v2() { return kvgpu::guest::refuse(181); }
-EXPORT int cuGraphNodeGetEnabled() { return kvgpu::guest::refuse(182); }
-EXPORT int cuGraphNodeGetType() { return kvgpu::guest::refuse(183); }
-EXPORT int cuGraphNodeSetEnabled() { return kvgpu::guest::refuse(184); }
-EXPORT int cuGraphNodeSetParams() { return kvgpu::guest::refuse(185); }
-EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(186); }
-EXPORT int cuGraphRemoveDependencies() { return kvgpu::guest::refuse(187); }
-EXPORT int cuGraphRemoveDependencies_v2() { return kvgpu::guest::refuse(188); }
-EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(189); }
-EXPORT int cuGraphUpload() { return kvgpu::guest::refuse(190); }
-EXPORT int cuGraphUpload_ptsz() { return kvgpu::guest::refuse(191); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(192); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(193); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(194); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(195); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(196); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(197); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(198); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(199); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(200); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(201); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(202); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(203); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(204); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(205); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(206); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(207); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(208); }
-EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(209); }
-EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(210); }
-EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(211); }
-EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(212); }
-EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(213); }
-EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(214); }
-EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(215); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(216); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(217); }
-EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(218); }
-EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(219); }
-EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(220); }
-EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(221); }
-EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(222); }
-EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(223); }
-EXPORT int cuKernelGetLibrary() { return kvgpu::guest::refuse(224); }
-EXPORT int cuKernelSetCacheConfig() { return kvgpu::guest::refuse(225); }
-EXPORT int cuLaunch() { return kvgpu::guest::refuse(226); }
-EXPORT int cuLaunchCooperativeKernel() { return kvgpu::guest::refuse(227); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(228); }
-EXPORT int cuLaunchCooperativeKernel_ptsz() { return kvgpu::guest::refuse(229); }
-EXPORT int cuLaunchGrid() { return kvgpu::guest::refuse(230); }
-EXPORT int cuLaunchGridAsync() { return kvgpu::guest::refuse(231); }
-EXPORT int cuLibraryEnumerateKernels() { return kvgpu::guest::refuse(232); }
-EXPORT int cuLibraryGetKernelCount() { return kvgpu::guest::refuse(233); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(234); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(235); }
-EXPORT int cuLibraryLoadFromFile() { return kvgpu::guest::refuse(236); }
-EXPORT int cuLinkAddData() { return kvgpu::guest::refuse(237); }
-EXPORT int cuLinkAddData_v2() { return kvgpu::guest::refuse(238); }
-EXPORT int cuLinkAddFile() { return kvgpu::guest::refuse(239); }
-EXPORT int cuLinkAddFile_v2() { return kvgpu::guest::refuse(240); }
-EXPORT int cuLinkComplete() { return kvgpu::guest::refuse(241); }
-EXPORT int cuLinkCreate() { return kvgpu::guest::refuse(242); }
-EXPORT int cuLinkCreate_v2() { return kvgpu::guest::refuse(243); }
-EXPORT int cuLinkDestroy() { return kvgpu::guest::refuse(244); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(245); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(246); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(247); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(248); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(249); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(250); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(251); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(252); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(253); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(254); }
-EXPORT int cuMemAllocAsync() { return kvgpu::guest::refuse(255); }
-EXPORT int cuMemAllocAsync_ptsz() { return kvgpu::guest::refuse(256); }
-EXPORT int cuMemAllocFromPoolAsync() { return kvgpu::guest::refuse(257); }
-EXPORT int cuMemAllocFromPoolAsync_ptsz() { return kvgpu::guest::refuse(258); }
-EXPORT int cuMemAllocHost() { return kvgpu::guest::refuse(259); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(260); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(261); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(262); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(263); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(264); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(265); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(266); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(267); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(268); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(269); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(270); }
-EXPORT int cuMemFreeAsync() { return kvgpu::guest::refuse(271); }
-EXPORT int cuMemFreeAsync_ptsz() { return kvgpu::guest::refuse(272); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(273); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(274); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(275); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(276); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(277); }
-EXPORT int cuMemGetDefaultMemPool() { return kvgpu::guest::refuse(278); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(279); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(280); }
-EXPORT int cuMemGetMemPool() { return kvgpu::guest::refuse(281); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(282); }
-EXPORT int cuMemHostRegister() { return kvgpu::guest::refuse(283); }
-EXPORT int cuMemHostRegister_v2() { return kvgpu::guest::refuse(284); }
-EXPORT int cuMemHostUnregister() { return kvgpu::guest::refuse(285); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(286); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(287); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(288); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(289); }
-EXPORT int cuMemPoolCreate() { return kvgpu::guest::refuse(290); }
-EXPORT int cuMemPoolDestroy() { return kvgpu::guest::refuse(291); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(292); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(293); }
-EXPORT int cuMemPoolGetAccess() { return kvgpu::guest::refuse(294); }
-EXPORT int cuMemPoolGetAttribute() { return kvgpu::guest::refuse(295); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(296); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(297); }
-EXPORT int cuMemPoolSetAccess() { return kvgpu::guest::refuse(298); }
-EXPORT int cuMemPoolSetAttribute() { return kvgpu::guest::refuse(299); }
-EXPORT int cuMemPoolTrimTo() { return kvgpu::guest::refuse(300); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(301); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(302); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(303); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(304); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(305); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(306); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(307); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(308); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(309); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(310); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(311); }
-EXPORT int cuMemSetMemPool() { return kvgpu::guest::refuse(312); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(313); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(314); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(315); }
-EXPORT int cuMemcpy2DAsync_v2() { return kvgpu::guest::refuse(316); }
-EXPORT int cuMemcpy2DAsync_v2_ptsz() { return kvgpu::guest::refuse(317); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(318); }
-EXPORT int cuMemcpy2DUnaligned_v2() { return kvgpu::guest::refuse(319); }
-EXPORT int cuMemcpy2DUnaligned_v2_ptds() { return kvgpu::guest::refuse(320); }
-EXPORT int cuMemcpy2D_v2() { return kvgpu::guest::refuse(321); }
-EXPORT int cuMemcpy2D_v2_ptds() { return kvgpu::guest::refuse(322); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(323); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(324); }
-EXPORT int cuMemcpy3DAsync_v2() { return kvgpu::guest::refuse(325); }
-EXPORT int cuMemcpy3DAsync_v2_ptsz() { return kvgpu::guest::refuse(326); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(327); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(328); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(329); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(330); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(331); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(332); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(333); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(334); }
-EXPORT int cuMemcpy3D_v2() { return kvgpu::guest::refuse(335); }
-EXPORT int cuMemcpy3D_v2_ptds() { return kvgpu::guest::refuse(336); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(337); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(338); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(339); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(340); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(341); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(342); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(343); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(344); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(345); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(346); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(347); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(348); }
-EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(349); }
-EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(350); }
-EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(351); }
-EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(352); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(353); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(354); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(355); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(356); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(357); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(358); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(359); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(360); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(361); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(362); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(363); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(364); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(365); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(366); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(367); }
-EXPORT int cuMemcpyPeer() { return kvgpu::guest::refuse(368); }
-EXPORT int cuMemcpyPeerAsync() { return kvgpu::guest::refuse(369); }
-EXPORT int cuMemcpyPeerAsync_ptsz() { return kvgpu::guest::refuse(370); }
-EXPORT int cuMemcpyPeer_ptds() { return kvgpu::guest::refuse(371); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(372); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(373); }
-EXPORT int cuMemsetD2D16Async() { return kvgpu::guest::refuse(374); }
-EXPORT int cuMemsetD2D16Async_ptsz() { return kvgpu::guest::refuse(375); }
-EXPORT int cuMemsetD2D16_v2() { return kvgpu::guest::refuse(376); }
-EXPORT int cuMemsetD2D16_v2_ptds() { return kvgpu::guest::refuse(377); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(378); }
-EXPORT int cuMemsetD2D32Async() { return kvgpu::guest::refuse(379); }
-EXPORT int cuMemsetD2D32Async_ptsz() { return kvgpu::guest::refuse(380); }
-EXPORT int cuMemsetD2D32_v2() { return kvgpu::guest::refuse(381); }
-EXPORT int cuMemsetD2D32_v2_ptds() { return kvgpu::guest::refuse(382); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(383); }
-EXPORT int cuMemsetD2D8Async() { return kvgpu::guest::refuse(384); }
-EXPORT int cuMemsetD2D8Async_ptsz() { return kvgpu::guest::refuse(385); }
-EXPORT int cuMemsetD2D8_v2() { return kvgpu::guest::refuse(386); }
-EXPORT int cuMemsetD2D8_v2_ptds() { return kvgpu::guest::refuse(387); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(388); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(389); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(390); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(391); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(392); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(393); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(394); }
-EXPORT int cuModuleEnumerateFunctions() { return kvgpu::guest::refuse(395); }
-EXPORT int cuModuleGetFunctionCount() { return kvgpu::guest::refuse(396); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(397); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(398); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(399); }
-EXPORT int cuModuleLoad() { return kvgpu::guest::refuse(400); }
-EXPORT int cuModuleLoadFatBinary() { return kvgpu::guest::refuse(401); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(402); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(403); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(404); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(405); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(406); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(407); }
-EXPORT int cuOccupancyAvailableDynamicSMemPerBlock() { return kvgpu::guest::refuse(408); }
-EXPORT int cuOccupancyMaxActiveClusters() { return kvgpu::guest::refuse(409); }
-EXPORT int cuOccupancyMaxPotentialBlockSize() { return kvgpu::guest::refuse(410); }
-EXPORT int cuOccupancyMaxPotentialBlockSizeWithFlags() { return kvgpu::guest::refuse(411); }
-EXPORT int cuOccupancyMaxPotentialClusterSize() { return kvgpu::guest::refuse(412); }
-EXPORT int cuParamSetSize() { return kvgpu::guest::refuse(413); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(414); }
-EXPORT int cuParamSetf() { return kvgpu::guest::refuse(415); }
-EXPORT int cuParamSeti() { return kvgpu::guest::refuse(416); }
-EXPORT int cuParamSetv() { return kvgpu::guest::refuse(417); }
-EXPORT int cuPointerSetAttribute() { return kvgpu::guest::refuse(418); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(419); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(420); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(421); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(422); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(423); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(424); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(425); }
-EXPORT int cuStreamBatchMemOp() { return kvgpu::guest::refuse(426); }
-EXPORT int cuStreamBatchMemOp_ptsz() { return kvgpu::guest::refuse(427); }
-EXPORT int cuStreamBatchMemOp_v2() { return kvgpu::guest::refuse(428); }
-EXPORT int cuStreamBatchMemOp_v2_ptsz() { return kvgpu::guest::refuse(429); }
-EXPORT int cuStreamBeginCapture() { return kvgpu::guest::refuse(430); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(431); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(432); }
-EXPORT int cuStreamBeginCapture_ptsz() { return kvgpu::guest::refuse(433); }
-EXPORT int cuStreamCopyAttributes() { return kvgpu::guest::refuse(434); }
-EXPORT int cuStreamCopyAttributes_ptsz() { return kvgpu::guest::refuse(435); }
-EXPORT int cuStreamDestroy() { return kvgpu::guest::refuse(436); }
-EXPORT int cuStreamGetAttribute() { return kvgpu::guest::refuse(437); }
-EXPORT int cuStreamGetAttribute_ptsz() { return kvgpu::guest::refuse(438); }
-EXPORT int cuStreamGetCaptureInfo() { return kvgpu::guest::refuse(439); }
-EXPORT int cuStreamGetCaptureInfo_ptsz() { return kvgpu::guest::refuse(440); }
-EXPORT int cuStreamGetCtx_v2() { return kvgpu::guest::refuse(441); }
-EXPORT int cuStreamGetCtx_v2_ptsz() { return kvgpu::guest::refuse(442); }
-EXPORT int cuStreamGetDevice() { return kvgpu::guest::refuse(443); }
-EXPORT int cuStreamGetDevice_ptsz() { return kvgpu::guest::refuse(444); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(445); }
-EXPORT int cuStreamSetAttribute() { return kvgpu::guest::refuse(446); }
-EXPORT int cuStreamSetAttribute_ptsz() { return kvgpu::guest::refuse(447); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(448); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(449); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(450); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(451); }
-EXPORT int cuStreamWaitValue32() { return kvgpu::guest::refuse(452); }
-EXPORT int cuStreamWaitValue32_ptsz() { return kvgpu::guest::refuse(453); }
-EXPORT int cuStreamWaitValue32_v2() { return kvgpu::guest::refuse(454); }
-EXPORT int cuStreamWaitValue32_v2_ptsz() { return kvgpu::guest::refuse(455); }
-EXPORT int cuStreamWaitValue64() { return kvgpu::guest::refuse(456); }
-EXPORT int cuStreamWaitValue64_ptsz() { return kvgpu::guest::refuse(457); }
-EXPORT int cuStreamWaitValue64_v2() { return kvgpu::guest::refuse(458); }
-EXPORT int cuStreamWaitValue64_v2_ptsz() { return kvgpu::guest::refuse(459); }
-EXPORT int cuStreamWriteValue32() { return kvgpu::guest::refuse(460); }
-EXPORT int cuStreamWriteValue32_ptsz() { return kvgpu::guest::refuse(461); }
-EXPORT int cuStreamWriteValue32_v2() { return kvgpu::guest::refuse(462); }
-EXPORT int cuStreamWriteValue32_v2_ptsz() { return kvgpu::guest::refuse(463); }
-EXPORT int cuStreamWriteValue64() { return kvgpu::guest::refuse(464); }
-EXPORT int cuStreamWriteValue64_ptsz() { return kvgpu::guest::refuse(465); }
-EXPORT int cuStreamWriteValue64_v2() { return kvgpu::guest::refuse(466); }
-EXPORT int cuStreamWriteValue64_v2_ptsz() { return kvgpu::guest::refuse(467); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(468); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(469); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(470); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(471); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(472); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(473); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(474); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(475); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(476); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(477); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(478); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(479); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(480); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(481); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(482); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(483); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(484); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(485); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(486); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(487); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(488); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(489); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(490); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(491); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(492); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(493); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(494); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(495); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(496); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(497); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(498); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(499); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(500); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(501); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(502); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(503); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(504); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(505); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(506); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(507); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(508); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(509); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(510); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(511); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(512); }
-EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(513); }
-EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(514); }
-EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(515); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(516); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(517); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(518); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(519); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(520); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(521); }
+EXPORT int cuGraphAddBatchMemOpNode() { return kvgpu::guest::refuse(105); }
+EXPORT int cuGraphAddChildGraphNode() { return kvgpu::guest::refuse(106); }
+EXPORT int cuGraphAddDependencies() { return kvgpu::guest::refuse(107); }
+EXPORT int cuGraphAddDependencies_v2() { return kvgpu::guest::refuse(108); }
+EXPORT int cuGraphAddEmptyNode() { return kvgpu::guest::refuse(109); }
+EXPORT int cuGraphAddEventRecordNode() { return kvgpu::guest::refuse(110); }
+EXPORT int cuGraphAddEventWaitNode() { return kvgpu::guest::refuse(111); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(112); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(113); }
+EXPORT int cuGraphAddHostNode() { return kvgpu::guest::refuse(114); }
+EXPORT int cuGraphAddKernelNode() { return kvgpu::guest::refuse(115); }
+EXPORT int cuGraphAddKernelNode_v2() { return kvgpu::guest::refuse(116); }
+EXPORT int cuGraphAddMemAllocNode() { return kvgpu::guest::refuse(117); }
+EXPORT int cuGraphAddMemFreeNode() { return kvgpu::guest::refuse(118); }
+EXPORT int cuGraphAddMemcpyNode() { return kvgpu::guest::refuse(119); }
+EXPORT int cuGraphAddMemsetNode() { return kvgpu::guest::refuse(120); }
+EXPORT int cuGraphAddNode() { return kvgpu::guest::refuse(121); }
+EXPORT int cuGraphAddNode_v2() { return kvgpu::guest::refuse(122); }
+EXPORT int cuGraphBatchMemOpNodeGetParams() { return kvgpu::guest::refuse(123); }
+EXPORT int cuGraphBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(124); }
+EXPORT int cuGraphChildGraphNodeGetGraph() { return kvgpu::guest::refuse(125); }
+EXPORT int cuGraphClone() { return kvgpu::guest::refuse(126); }
+EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(127); }
+EXPORT int cuGraphCreate() { return kvgpu::guest::refuse(128); }
+EXPORT int cuGraphDebugDotPrint() { return kvgpu::guest::refuse(129); }
+EXPORT int cuGraphDestroyNode() { return kvgpu::guest::refuse(130); }
+EXPORT int cuGraphEventRecordNodeGetEvent() { return kvgpu::guest::refuse(131); }
+EXPORT int cuGraphEventRecordNodeSetEvent() { return kvgpu::guest::refuse(132); }
+EXPORT int cuGraphEventWaitNodeGetEvent() { return kvgpu::guest::refuse(133); }
+EXPORT int cuGraphEventWaitNodeSetEvent() { return kvgpu::guest::refuse(134); }
+EXPORT int cuGraphExecBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(135); }
+EXPORT int cuGraphExecChildGraphNodeSetParams() { return kvgpu::guest::refuse(136); }
+EXPORT int cuGraphExecEventRecordNodeSetEvent() { return kvgpu::guest::refuse(137); }
+EXPORT int cuGraphExecEventWaitNodeSetEvent() { return kvgpu::guest::refuse(138); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(139); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(140); }
+EXPORT int cuGraphExecGetFlags() { return kvgpu::guest::refuse(141); }
+EXPORT int cuGraphExecHostNodeSetParams() { return kvgpu::guest::refuse(142); }
+EXPORT int cuGraphExecKernelNodeSetParams() { return kvgpu::guest::refuse(143); }
+EXPORT int cuGraphExecKernelNodeSetParams_v2() { return kvgpu::guest::refuse(144); }
+EXPORT int cuGraphExecMemcpyNodeSetParams() { return kvgpu::guest::refuse(145); }
+EXPORT int cuGraphExecMemsetNodeSetParams() { return kvgpu::guest::refuse(146); }
+EXPORT int cuGraphExecNodeSetParams() { return kvgpu::guest::refuse(147); }
+EXPORT int cuGraphExecUpdate() { return kvgpu::guest::refuse(148); }
+EXPORT int cuGraphExecUpdate_v2() { return kvgpu::guest::refuse(149); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(150); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(151); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(152); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(153); }
+EXPORT int cuGraphGetEdges() { return kvgpu::guest::refuse(154); }
+EXPORT int cuGraphGetEdges_v2() { return kvgpu::guest::refuse(155); }
+EXPORT int cuGraphGetRootNodes() { return kvgpu::guest::refuse(156); }
+EXPORT int cuGraphHostNodeGetParams() { return kvgpu::guest::refuse(157); }
+EXPORT int cuGraphHostNodeSetParams() { return kvgpu::guest::refuse(158); }
+EXPORT int cuGraphInstantiate() { return kvgpu::guest::refuse(159); }
+EXPORT int cuGraphInstantiateWithParams() { return kvgpu::guest::refuse(160); }
+EXPORT int cuGraphInstantiateWithParams_ptsz() { return kvgpu::guest::refuse(161); }
+EXPORT int cuGraphInstantiate_v2() { return kvgpu::guest::refuse(162); }
+EXPORT int cuGraphKernelNodeCopyAttributes() { return kvgpu::guest::refuse(163); }
+EXPORT int cuGraphKernelNodeGetAttribute() { return kvgpu::guest::refuse(164); }
+EXPORT int cuGraphKernelNodeGetParams() { return kvgpu::guest::refuse(165); }
+EXPORT int cuGraphKernelNodeGetParams_v2() { return kvgpu::guest::refuse(166); }
+EXPORT int cuGraphKernelNodeSetAttribute() { return kvgpu::guest::refuse(167); }
+EXPORT int cuGraphKernelNodeSetParams() { return kvgpu::guest::refuse(168); }
+EXPORT int cuGraphKernelNodeSetParams_v2() { return kvgpu::guest::refuse(169); }
+EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(170); }
+EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(171); }
+EXPORT int cuGraphMemcpyNodeGetParams() { return kvgpu::guest::refuse(172); }
+EXPORT int cuGraphMemcpyNodeSetParams() { return kvgpu::guest::refuse(173); }
+EXPORT int cuGraphMemsetNodeGetParams() { return kvgpu::guest::refuse(174); }
+EXPORT int cuGraphMemsetNodeSetParams() { return kvgpu::guest::refuse(175); }
+EXPORT int cuGraphNodeFindInClone() { return kvgpu::guest::refuse(176); }
+EXPORT int cuGraphNodeGetDependencies() { return kvgpu::guest::refuse(177); }
+EXPORT int cuGraphNodeGetDependencies_v2() { return kvgpu::guest::refuse(178); }
+EXPORT int cuGraphNodeGetDependentNodes() { return kvgpu::guest::refuse(179); }
+EXPORT int cuGraphNodeGetDependentNodes_v2() { return kvgpu::guest::refuse(180); }
+EXPORT int cuGraphNodeGetEnabled() { return kvgpu::guest::refuse(181); }
+EXPORT int cuGraphNodeGetType() { return kvgpu::guest::refuse(182); }
+EXPORT int cuGraphNodeSetEnabled() { return kvgpu::guest::refuse(183); }
+EXPORT int cuGraphNodeSetParams() { return kvgpu::guest::refuse(184); }
+EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(185); }
+EXPORT int cuGraphRemoveDependencies() { return kvgpu::guest::refuse(186); }
+EXPORT int cuGraphRemoveDependencies_v2() { return kvgpu::guest::refuse(187); }
+EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(188); }
+EXPORT int cuGraphUpload() { return kvgpu::guest::refuse(189); }
+EXPORT int cuGraphUpload_ptsz() { return kvgpu::guest::refuse(190); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(191); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(192); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(193); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(194); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(195); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(196); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(197); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(198); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(199); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(200); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(201); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(202); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(203); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(204); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(205); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(206); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(207); }
+EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(208); }
+EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(209); }
+EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(210); }
+EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(211); }
+EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(212); }
+EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(213); }
+EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(214); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(215); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(216); }
+EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(217); }
+EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(218); }
+EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(219); }
+EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(220); }
+EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(221); }
+EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(222); }
+EXPORT int cuKernelGetLibrary() { return kvgpu::guest::refuse(223); }
+EXPORT int cuKernelSetCacheConfig() { return kvgpu::guest::refuse(224); }
+EXPORT int cuLaunch() { return kvgpu::guest::refuse(225); }
+EXPORT int cuLaunchCooperativeKernel() { return kvgpu::guest::refuse(226); }
+EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(227); }
+EXPORT int cuLaunchCooperativeKernel_ptsz() { return kvgpu::guest::refuse(228); }
+EXPORT int cuLaunchGrid() { return kvgpu::guest::refuse(229); }
+EXPORT int cuLaunchGridAsync() { return kvgpu::guest::refuse(230); }
+EXPORT int cuLibraryEnumerateKernels() { return kvgpu::guest::refuse(231); }
+EXPORT int cuLibraryGetKernelCount() { return kvgpu::guest::refuse(232); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(233); }
+EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(234); }
+EXPORT int cuLibraryLoadFromFile() { return kvgpu::guest::refuse(235); }
+EXPORT int cuLinkAddData() { return kvgpu::guest::refuse(236); }
+EXPORT int cuLinkAddData_v2() { return kvgpu::guest::refuse(237); }
+EXPORT int cuLinkAddFile() { return kvgpu::guest::refuse(238); }
+EXPORT int cuLinkAddFile_v2() { return kvgpu::guest::refuse(239); }
+EXPORT int cuLinkComplete() { return kvgpu::guest::refuse(240); }
+EXPORT int cuLinkCreate() { return kvgpu::guest::refuse(241); }
+EXPORT int cuLinkCreate_v2() { return kvgpu::guest::refuse(242); }
+EXPORT int cuLinkDestroy() { return kvgpu::guest::refuse(243); }
+EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(244); }
+EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(245); }
+EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(246); }
+EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(247); }
+EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(248); }
+EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(249); }
+EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(250); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(251); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(252); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(253); }
+EXPORT int cuMemAllocAsync() { return kvgpu::guest::refuse(254); }
+EXPORT int cuMemAllocAsync_ptsz() { return kvgpu::guest::refuse(255); }
+EXPORT int cuMemAllocFromPoolAsync() { return kvgpu::guest::refuse(256); }
+EXPORT int cuMemAllocFromPoolAsync_ptsz() { return kvgpu::guest::refuse(257); }
+EXPORT int cuMemAllocHost() { return kvgpu::guest::refuse(258); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(259); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(260); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(261); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(262); }
+EXPORT int cuMemCreate() { return kvgpu::guest::refuse(263); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(264); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(265); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(266); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(267); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(268); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(269); }
+EXPORT int cuMemFreeAsync() { return kvgpu::guest::refuse(270); }
+EXPORT int cuMemFreeAsync_ptsz() { return kvgpu::guest::refuse(271); }
+EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(272); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(273); }
+EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(274); }
+EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(275); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(276); }
+EXPORT int cuMemGetDefaultMemPool() { return kvgpu::guest::refuse(277); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(278); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(279); }
+EXPORT int cuMemGetMemPool() { return kvgpu::guest::refuse(280); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(281); }
+EXPORT int cuMemHostRegister() { return kvgpu::guest::refuse(282); }
+EXPORT int cuMemHostRegister_v2() { return kvgpu::guest::refuse(283); }
+EXPORT int cuMemHostUnregister() { return kvgpu::guest::refuse(284); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(285); }
+EXPORT int cuMemMap() { return kvgpu::guest::refuse(286); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(287); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(288); }
+EXPORT int cuMemPoolCreate() { return kvgpu::guest::refuse(289); }
+EXPORT int cuMemPoolDestroy() { return kvgpu::guest::refuse(290); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(291); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(292); }
+EXPORT int cuMemPoolGetAccess() { return kvgpu::guest::refuse(293); }
+EXPORT int cuMemPoolGetAttribute() { return kvgpu::guest::refuse(294); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(295); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(296); }
+EXPORT int cuMemPoolSetAccess() { return kvgpu::guest::refuse(297); }
+EXPORT int cuMemPoolSetAttribute() { return kvgpu::guest::refuse(298); }
+EXPORT int cuMemPoolTrimTo() { return kvgpu::guest::refuse(299); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(300); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(301); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(302); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(303); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(304); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(305); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(306); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(307); }
+EXPORT int cuMemRelease() { return kvgpu::guest::refuse(308); }
+EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(309); }
+EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(310); }
+EXPORT int cuMemSetMemPool() { return kvgpu::guest::refuse(311); }
+EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(312); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(313); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(314); }
+EXPORT int cuMemcpy2DAsync_v2() { return kvgpu::guest::refuse(315); }
+EXPORT int cuMemcpy2DAsync_v2_ptsz() { return kvgpu::guest::refuse(316); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(317); }
+EXPORT int cuMemcpy2DUnaligned_v2() { return kvgpu::guest::refuse(318); }
+EXPORT int cuMemcpy2DUnaligned_v2_ptds() { return kvgpu::guest::refuse(319); }
+EXPORT int cuMemcpy2D_v2() { return kvgpu::guest::refuse(320); }
+EXPORT int cuMemcpy2D_v2_ptds() { return kvgpu::guest::refuse(321); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(322); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(323); }
+EXPORT int cuMemcpy3DAsync_v2() { return kvgpu::guest::refuse(324); }
+EXPORT int cuMemcpy3DAsync_v2_ptsz() { return kvgpu::guest::refuse(325); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(326); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(327); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(328); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(329); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(330); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(331); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(332); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(333); }
+EXPORT int cuMemcpy3D_v2() { return kvgpu::guest::refuse(334); }
+EXPORT int cuMemcpy3D_v2_ptds() { return kvgpu::guest::refuse(335); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(336); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(337); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(338); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(339); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(340); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(341); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(342); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(343); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(344); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(345); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(346); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(347); }
+EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(348); }
+EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(349); }
+EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(350); }
+EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(351); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(352); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(353); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(354); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(355); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(356); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(357); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(358); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(359); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(360); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(361); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(362); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(363); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(364); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(365); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(366); }
+EXPORT int cuMemcpyPeer() { return kvgpu::guest::refuse(367); }
+EXPORT int cuMemcpyPeerAsync() { return kvgpu::guest::refuse(368); }
+EXPORT int cuMemcpyPeerAsync_ptsz() { return kvgpu::guest::refuse(369); }
+EXPORT int cuMemcpyPeer_ptds() { return kvgpu::guest::refuse(370); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(371); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(372); }
+EXPORT int cuMemsetD2D16Async() { return kvgpu::guest::refuse(373); }
+EXPORT int cuMemsetD2D16Async_ptsz() { return kvgpu::guest::refuse(374); }
+EXPORT int cuMemsetD2D16_v2() { return kvgpu::guest::refuse(375); }
+EXPORT int cuMemsetD2D16_v2_ptds() { return kvgpu::guest::refuse(376); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(377); }
+EXPORT int cuMemsetD2D32Async() { return kvgpu::guest::refuse(378); }
+EXPORT int cuMemsetD2D32Async_ptsz() { return kvgpu::guest::refuse(379); }
+EXPORT int cuMemsetD2D32_v2() { return kvgpu::guest::refuse(380); }
+EXPORT int cuMemsetD2D32_v2_ptds() { return kvgpu::guest::refuse(381); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(382); }
+EXPORT int cuMemsetD2D8Async() { return kvgpu::guest::refuse(383); }
+EXPORT int cuMemsetD2D8Async_ptsz() { return kvgpu::guest::refuse(384); }
+EXPORT int cuMemsetD2D8_v2() { return kvgpu::guest::refuse(385); }
+EXPORT int cuMemsetD2D8_v2_ptds() { return kvgpu::guest::refuse(386); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(387); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(388); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(389); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(390); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(391); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(392); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(393); }
+EXPORT int cuModuleEnumerateFunctions() { return kvgpu::guest::refuse(394); }
+EXPORT int cuModuleGetFunctionCount() { return kvgpu::guest::refuse(395); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(396); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(397); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(398); }
+EXPORT int cuModuleLoad() { return kvgpu::guest::refuse(399); }
+EXPORT int cuModuleLoadFatBinary() { return kvgpu::guest::refuse(400); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(401); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(402); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(403); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(404); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(405); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(406); }
+EXPORT int cuOccupancyAvailableDynamicSMemPerBlock() { return kvgpu::guest::refuse(407); }
+EXPORT int cuOccupancyMaxActiveClusters() { return kvgpu::guest::refuse(408); }
+EXPORT int cuOccupancyMaxPotentialBlockSize() { return kvgpu::guest::refuse(409); }
+EXPORT int cuOccupancyMaxPotentialBlockSizeWithFlags() { return kvgpu::guest::refuse(410); }
+EXPORT int cuOccupancyMaxPotentialClusterSize() { return kvgpu::guest::refuse(411); }
+EXPORT int cuParamSetSize() { return kvgpu::guest::refuse(412); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(413); }
+EXPORT int cuParamSetf() { return kvgpu::guest::refuse(414); }
+EXPORT int cuParamSeti() { return kvgpu::guest::refuse(415); }
+EXPORT int cuParamSetv() { return kvgpu::guest::refuse(416); }
+EXPORT int cuPointerSetAttribute() { return kvgpu::guest::refuse(417); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(418); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(419); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(420); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(421); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(422); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(423); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(424); }
+EXPORT int cuStreamBatchMemOp() { return kvgpu::guest::refuse(425); }
+EXPORT int cuStreamBatchMemOp_ptsz() { return kvgpu::guest::refuse(426); }
+EXPORT int cuStreamBatchMemOp_v2() { return kvgpu::guest::refuse(427); }
+EXPORT int cuStreamBatchMemOp_v2_ptsz() { return kvgpu::guest::refuse(428); }
+EXPORT int cuStreamBeginCapture() { return kvgpu::guest::refuse(429); }
+EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(430); }
+EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(431); }
+EXPORT int cuStreamBeginCapture_ptsz() { return kvgpu::guest::refuse(432); }
+EXPORT int cuStreamCopyAttributes() { return kvgpu::guest::refuse(433); }
+EXPORT int cuStreamCopyAttributes_ptsz() { return kvgpu::guest::refuse(434); }
+EXPORT int cuStreamDestroy() { return kvgpu::guest::refuse(435); }
+EXPORT int cuStreamGetAttribute() { return kvgpu::guest::refuse(436); }
+EXPORT int cuStreamGetAttribute_ptsz() { return kvgpu::guest::refuse(437); }
+EXPORT int cuStreamGetCaptureInfo() { return kvgpu::guest::refuse(438); }
+EXPORT int cuStreamGetCaptureInfo_ptsz() { return kvgpu::guest::refuse(439); }
+EXPORT int cuStreamGetCtx_v2() { return kvgpu::guest::refuse(440); }
+EXPORT int cuStreamGetCtx_v2_ptsz() { return kvgpu::guest::refuse(441); }
+EXPORT int cuStreamGetDevice() { return kvgpu::guest::refuse(442); }
+EXPORT int cuStreamGetDevice_ptsz() { return kvgpu::guest::refuse(443); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(444); }
+EXPORT int cuStreamSetAttribute() { return kvgpu::guest::refuse(445); }
+EXPORT int cuStreamSetAttribute_ptsz() { return kvgpu::guest::refuse(446); }
+EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(447); }
+EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(448); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(449); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(450); }
+EXPORT int cuStreamWaitValue32() { return kvgpu::guest::refuse(451); }
+EXPORT int cuStreamWaitValue32_ptsz() { return kvgpu::guest::refuse(452); }
+EXPORT int cuStreamWaitValue32_v2() { return kvgpu::guest::refuse(453); }
+EXPORT int cuStreamWaitValue32_v2_ptsz() { return kvgpu::guest::refuse(454); }
+EXPORT int cuStreamWaitValue64() { return kvgpu::guest::refuse(455); }
+EXPORT int cuStreamWaitValue64_ptsz() { return kvgpu::guest::refuse(456); }
+EXPORT int cuStreamWaitValue64_v2() { return kvgpu::guest::refuse(457); }
+EXPORT int cuStreamWaitValue64_v2_ptsz() { return kvgpu::guest::refuse(458); }
+EXPORT int cuStreamWriteValue32() { return kvgpu::guest::refuse(459); }
+EXPORT int cuStreamWriteValue32_ptsz() { return kvgpu::guest::refuse(460); }
+EXPORT int cuStreamWriteValue32_v2() { return kvgpu::guest::refuse(461); }
+EXPORT int cuStreamWriteValue32_v2_ptsz() { return kvgpu::guest::refuse(462); }
+EXPORT int cuStreamWriteValue64() { return kvgpu::guest::refuse(463); }
+EXPORT int cuStreamWriteValue64_ptsz() { return kvgpu::guest::refuse(464); }
+EXPORT int cuStreamWriteValue64_v2() { return kvgpu::guest::refuse(465); }
+EXPORT int cuStreamWriteValue64_v2_ptsz() { return kvgpu::guest::refuse(466); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(467); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(468); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(469); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(470); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(471); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(472); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(473); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(474); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(475); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(476); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(477); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(478); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(479); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(480); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(481); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(482); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(483); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(484); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(485); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(486); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(487); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(488); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(489); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(490); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(491); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(492); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(493); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(494); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(495); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(496); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(497); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(498); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(499); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(500); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(501); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(502); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(503); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(504); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(505); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(506); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(507); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(508); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(509); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(510); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(511); }
+EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(512); }
+EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(513); }
+EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(514); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(515); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(516); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(517); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(518); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(519); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(520); }
