@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "log.h"
 #include "ops.h"
@@ -43,27 +44,31 @@ void TaskQueue::commit(const Task& task) {
   }
 }
 
-Task TaskQueue::front() {
-  Spin spin;
+bool TaskQueue::peek(Task* task) {
   for (;;) {
     const uint64_t head = head_.load(std::memory_order_relaxed);
     // acquire: pairs with the release in commit()
-    if (tail_.load(std::memory_order_acquire) != head) {
-      const Slot* slot = slot_at(head);
-      if (slot->op == nullptr) {
-        head_.store(head + slot->bytes, std::memory_order_release);
-        continue;
-      }
-      const auto* record = reinterpret_cast<const std::byte*>(slot + 1);
-      Task task{};
-      std::memcpy(&task.header, record, sizeof task.header);
-      task.body = {record + sizeof task.header, task.header.len_bytes - sizeof task.header};
-      task.seq = slot->seq;
-      task.position = slot->position;
-      task.op = slot->op;
-      task.wait_for = slot->wait_for;
-      return task;
+    if (tail_.load(std::memory_order_acquire) == head) return false;
+    const Slot* slot = slot_at(head);
+    if (slot->op == nullptr) {
+      head_.store(head + slot->bytes, std::memory_order_release);
+      continue;
     }
+    const auto* record = reinterpret_cast<const std::byte*>(slot + 1);
+    std::memcpy(&task->header, record, sizeof task->header);
+    task->body = {record + sizeof task->header, task->header.len_bytes - sizeof task->header};
+    task->seq = slot->seq;
+    task->position = slot->position;
+    task->op = slot->op;
+    task->wait_for = slot->wait_for;
+    return true;
+  }
+}
+
+void TaskQueue::wait() {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  Spin spin;
+  while (tail_.load(std::memory_order_acquire) == head) {
     if (spin.once()) continue;
     sleeping_.store(1, std::memory_order_seq_cst);
     if (tail_.load(std::memory_order_seq_cst) == head) sleeping_.wait(1);
@@ -78,18 +83,24 @@ void TaskQueue::pop(const Task&) {
 }
 
 Executor::Executor(Session* session, int device, Pool* pool)
-    : session_(session), device_(device), pool_(pool), thread_(&Executor::run, this) {
-  thread_.detach();
-}
+    : session_(session), device_(device), pool_(pool) {}
+
+void Executor::start() { std::thread(&Executor::run, this).detach(); }
 
 void Executor::run() {
   prepare_driver_thread(*session_->driver);
   for (;;) {
-    Task task = queue_.front();
-    execute(task);
-    queue_.pop(task);
-    done_seq_.store(task.seq, std::memory_order_release);
+    if (!step()) queue_.wait();
   }
+}
+
+bool Executor::step() {
+  Task task{};
+  if (!queue_.peek(&task)) return false;
+  execute(task);
+  queue_.pop(task);
+  done_seq_.store(task.seq, std::memory_order_release);
+  return true;
 }
 
 // Begins every body of an ENQUEUE record.

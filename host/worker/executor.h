@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "kvgpu/ring.h"
@@ -29,8 +28,9 @@ class TaskQueue {
   std::byte* reserve(uint32_t padded_bytes);
   void commit(const Task& task);
 
-  // Consumer. Waits for the next record.
-  Task front();
+  // Consumer. The next record; false: none yet.
+  bool peek(Task* task);
+  void wait();  // until there is a record
   void pop(const Task& task);
 
  private:
@@ -49,7 +49,7 @@ class TaskQueue {
 
   std::unique_ptr<std::byte[]> buffer_;
   uint64_t reserved_bytes_ = 0;
-  alignas(64) std::atomic<uint64_t> tail_{0};  // release by commit, acquire by front
+  alignas(64) std::atomic<uint64_t> tail_{0};  // release by commit, acquire by peek
   alignas(64) std::atomic<uint64_t> head_{0};  // release by pop, acquire by reserve
   std::atomic<uint32_t> sleeping_{0};
 };
@@ -57,6 +57,10 @@ class TaskQueue {
 class Executor {
  public:
   Executor(Session* session, int device, Pool* pool);
+
+  void start();
+  // Runs the next record; false: there is none.
+  bool step();
 
   TaskQueue& queue() { return queue_; }
   int device() const { return device_; }
@@ -68,14 +72,12 @@ class Executor {
  private:
   void run();
   void execute(const Task& task);
-  void finish_stream_work(const Task& task);
 
   Session* const session_;
   const int device_;
   Pool* const pool_;
   TaskQueue queue_;
   std::atomic<uint64_t> done_seq_{0};
-  std::thread thread_;
 };
 
 // Runs the handler of a task that may be run, and answers it.

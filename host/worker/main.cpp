@@ -159,7 +159,7 @@ int start_driver(const Options& options, DriverTable* driver) {
   static Session session(options.session, block, &driver, n_devices, &control);
   session.progress_by_records = by_records;
   if (!session.output.capture()) refuse(CUDA_ERROR_SYSTEM_NOT_READY, "cannot capture the output");
-  session.start_watching();
+  session.start();
   std::thread([] { session.read_commands(); }).detach();
   log("session %u: %d devices, block at 0x%llx", options.session.session_id, n_devices,
       static_cast<unsigned long long>(options.session.window + options.session.block_offset));

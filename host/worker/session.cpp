@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "control.h"
@@ -13,12 +14,6 @@
 #include "spin.h"
 
 namespace kvgpu::worker {
-
-void end_session(const std::string& reason, ExitStatus status) {
-  log("session ends: %s", reason.c_str());
-  if (status != ExitStatus::ENDED) Control::report_failure(CUDA_ERROR_UNKNOWN, reason);
-  _exit(static_cast<int>(status));
-}
 
 // Each thread that calls the driver: captures of the guest must not make calls of other threads
 // illegal; the guest library keeps the rules of its own threads.
@@ -201,15 +196,23 @@ void Session::wait_for_others(const DeviceSeqs& after) const {
   }
 }
 
+bool Session::read_command() {
+  wire::Header header;
+  if (commands_.peek(&header)) {
+    handle_record(header);
+    return true;
+  }
+  if (commands_.error() != RingError::NONE) {
+    end_session(to_string(commands_.error()), ExitStatus::VIOLATION);
+  }
+  return false;
+}
+
 void Session::read_commands() {
   Spin spin;
   for (;;) {
-    wire::Header header;
-    if (commands_.peek(&header)) {
-      handle_record(header);
+    if (read_command()) {
       spin.reset();
-    } else if (commands_.error() != RingError::NONE) {
-      end_session(to_string(commands_.error()), ExitStatus::VIOLATION);
     } else if (!spin.once()) {
       sleep_until_kicked();
       spin.reset();
@@ -271,7 +274,14 @@ void Session::handle_direct(const Task& task) {
   poison.acknowledge(body.epoch, task.seq);
 }
 
-void Session::start_watching() { std::thread(&Session::watch, this).detach(); }
+void Session::start() {
+  for (const auto& executor : executors_) executor->start();
+  std::thread(&Session::watch, this).detach();
+}
+
+bool Session::execute_one() {
+  return std::ranges::any_of(executors_, [](const auto& executor) { return executor->step(); });
+}
 
 // A GPU that faults writes no number: somebody has to ask. Only while marks are outstanding, and on
 // a stream of our own, so that no capture of the guest is disturbed.

@@ -53,9 +53,15 @@ class Session {
   // The process's one session.
   static Session& current();
 
+  // Starts the threads that execute records and watch for faults.
+  void start();
   // Runs until the session ends; does not return.
   [[noreturn]] void read_commands();
-  void start_watching();
+
+  // The same in single steps, for who has no threads (tests/fuzz). The next record of the ring is
+  // checked and handed to its executor; the next record of any executor runs. False: there is none.
+  bool read_command();
+  bool execute_one();
 
   const DriverTable* const driver;
   const int n_devices;
