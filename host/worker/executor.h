@@ -51,7 +51,7 @@ class TaskQueue {
   uint64_t reserved_bytes_ = 0;
   alignas(64) std::atomic<uint64_t> tail_{0};  // release by commit, acquire by peek
   alignas(64) std::atomic<uint64_t> head_{0};  // release by pop, acquire by reserve
-  std::atomic<uint32_t> sleeping_{0};
+  std::atomic<uint32_t> sleeping_{0};          // pairs with tail_: see commit()
 };
 
 class Executor {
@@ -77,7 +77,7 @@ class Executor {
   const int device_;
   Pool* const pool_;
   TaskQueue queue_;
-  std::atomic<uint64_t> done_seq_{0};
+  std::atomic<uint64_t> done_seq_{0};  // release by step(), acquire by wait_for_others()
 };
 
 // Runs the handler of a task that may be run, and answers it.

@@ -25,8 +25,8 @@ struct Stream {
   CUstream raw;
   std::shared_ptr<Context> context;
   wire::Handle context_handle;
-  uint64_t* progress;  // where the GPU writes, in session memory
-  std::atomic<uint64_t> marked{0};
+  uint64_t* progress;               // where the GPU writes, in session memory
+  std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
 };
 
 template <typename T>

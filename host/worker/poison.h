@@ -52,8 +52,9 @@ class Poison {
   static constexpr uint64_t NEVER = ~0ull;
   HostPage* const page_;
   std::mutex mutex_;
+  // Release by fail() and acknowledge(), acquire by stops() and error().
   std::atomic<uint64_t> from_{NEVER}, until_{NEVER};
-  std::atomic<CUresult> error_{CUDA_SUCCESS};
+  std::atomic<CUresult> error_{CUDA_SUCCESS};  // release by fail(), acquire by error()
   uint32_t epoch_ = 0;
   bool sticky_ = false;
 };

@@ -224,7 +224,7 @@ void Session::sleep_until_kicked() {
   if (commands_.unpublished()) commands_.publish();
   store_release(host_page->need_wakeup, ++n_sleeps_);
   // The guest commits, then looks at need_wakeup; we set it, then look for a commit: one of us sees
-  // the other.
+  // the other. Pairs with the fence in the guest's kick_if_asleep().
   fence_full();
   wire::Header header;
   if (!commands_.peek(&header) && commands_.error() == RingError::NONE) {

@@ -14,7 +14,7 @@ namespace {
 
 std::mutex mutex;                                    // guards the map and Stream::capture changes
 auto& captures = *new std::map<uint64_t, Capture*>;  // going on, by id
-std::atomic<uint64_t> n_captures{0};
+std::atomic<uint64_t> n_captures{0};  // release by begin and end, acquire by any_capture()
 std::atomic<uint64_t> next_capture_id{1};
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 

@@ -19,7 +19,8 @@ struct Entry {
 
 std::mutex mutex;
 auto& entries = *new std::map<std::pair<Context*, void*>, Entry>;
-std::atomic<uint64_t> generation{1};  // changes with every put and delete
+// Changes with every put and delete: release by those, acquire by get.
+std::atomic<uint64_t> generation{1};
 
 // cudart asks for the same value at every call: the last answer, as long as nothing has changed.
 struct LastHit {

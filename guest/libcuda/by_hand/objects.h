@@ -25,8 +25,8 @@ struct Stream;
 struct Context {
   wire::Handle handle = 0;
   int device = 0;
-  uint64_t id = 0;  // cuCtxGetId
-  std::atomic<bool> active{false};
+  uint64_t id = 0;                  // cuCtxGetId
+  std::atomic<bool> active{false};  // release by retain and reset, acquire by each call
   unsigned flags = 0;
   int retain_count = 0;
   wire::ContextRetained info{};
@@ -43,10 +43,13 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   uint32_t word = 0;
-  std::mutex mark_mutex;            // numbers enter the ring in their order
-  std::atomic<uint64_t> issued{0};  // the last number asked for
-  std::atomic<bool> dirty{false};   // work since that number; set after its record is in the ring
-  std::atomic<Capture*> capture{nullptr};
+  std::mutex mark_mutex;  // numbers enter the ring in their order
+  // The last number asked for: release by the call that asks, acquire by queries.
+  std::atomic<uint64_t> issued{0};
+  // Work since that number: release by enqueues, after their record is in the ring; acquire by
+  // mark_stream().
+  std::atomic<bool> dirty{false};
+  std::atomic<Capture*> capture{nullptr};  // release by begin and end, acquire by enqueues
 
   bool is_legacy() const { return context->legacy == this; }
 };
@@ -76,8 +79,9 @@ struct Function {
   wire::Handle handle = 0;
   wire::Handle module = 0;
   std::string name;
-  std::mutex mutex;                    // while it is described
-  std::atomic<bool> described{false};  // what follows is known
+  std::mutex mutex;  // while it is described
+  // What follows is known: release by describe(), acquire by need_description().
+  std::atomic<bool> described{false};
   std::array<std::atomic<int32_t>, wire::N_FUNCTION_ATTRIBUTES> attributes{};
   std::vector<wire::ParamInfo> params;
   uint32_t param_bytes = 0;
@@ -165,7 +169,7 @@ class Table {
  private:
   static constexpr uint32_t CHUNK = 1024;
   struct Slot {
-    std::atomic<wire::Handle> handle{0};
+    std::atomic<wire::Handle> handle{0};  // release by make() and remove(), acquire by find()
     uint32_t generation = 0;
     std::unique_ptr<T> object;
   };
@@ -174,6 +178,7 @@ class Table {
   }
 
   mutable std::mutex mutex_;
+  // Release by make(), acquire by find().
   std::array<std::atomic<Slot*>, wire::MAX_HANDLE_INDEX / CHUNK> chunks_{};
   std::deque<uint32_t> free_;
   uint32_t n_used_ = 1;  // index 0 stays unused: no handle looks like CU_STREAM_LEGACY

@@ -120,7 +120,7 @@ class Session {
  private:
   struct Pending {
     ReplyBuffer* out;
-    std::atomic<bool> done{false};
+    std::atomic<bool> done{false};  // release by dispatch(), acquire by who waits
     CUresult result = CUDA_SUCCESS;
   };
   struct HostEntry {
@@ -174,7 +174,7 @@ class Session {
   static void fork_child();
 
   std::mutex open_mutex_;
-  std::atomic<bool> open_{false};
+  std::atomic<bool> open_{false};  // release by open(), acquire by is_open()
   std::atomic<bool> forked_{false};
   std::atomic<CUresult> ended_{CUDA_SUCCESS};
   int socket_ = -1;
@@ -184,6 +184,7 @@ class Session {
   std::byte* block_ = nullptr;
   HostPage* host_page_ = nullptr;
   GuestPage* guest_page_ = nullptr;
+  // Release by the GPU (or by dispatch() for PROGRESS records), acquire by queries and waits.
   uint64_t* progress_ = nullptr;
   bool progress_by_records_ = false;
   std::vector<DeviceState> devices_;
@@ -204,7 +205,7 @@ class Session {
   std::mutex word_mutex_;
   std::vector<uint64_t> word_last_;  // number last asked for, by word
   std::deque<uint32_t> free_words_;
-  std::atomic<bool> any_lost_{false};
+  std::atomic<bool> any_lost_{false};  // release by mark_lost(), acquire by queries
   std::unordered_map<uint32_t, Lost> lost_;
 
   std::mutex callback_mutex_;

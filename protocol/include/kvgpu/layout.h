@@ -50,12 +50,15 @@ struct HostPage {
   uint32_t version;  // major << 16 | minor
   uint32_t features;
   alignas(64) uint64_t command_credit;  // consumer position of the command ring
-  alignas(64) uint64_t need_wakeup;  // not 0: the worker sleeps (for the n-th time): kick it, once
-  // (epoch << 32 | sticky << 31 | CUresult), 0: none. See ErrorWord.
+  // Not 0: the worker sleeps (for the n-th time): kick it, once. Release by the worker, ordered by
+  // the fences on both sides; pairs with the guest's relaxed look.
+  alignas(64) uint64_t need_wakeup;
+  // (epoch << 32 | sticky << 31 | CUresult), 0: none. See ErrorWord. Release by Poison::fail(),
+  // acquire by each call of the guest.
   alignas(64) uint64_t error_word;
   uint64_t error_position;  // of the failing record; written before error_word
   uint64_t error_opcode;
-  alignas(64) uint64_t ended;  // 1: the worker has left
+  alignas(64) uint64_t ended;  // 1: the worker has left. Release by it; nobody looks yet
 };
 static_assert(sizeof(HostPage) <= PAGE_BYTES);
 
