@@ -12,26 +12,20 @@ CUresult find(CUdevice ordinal, Device** device) {
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-Context* context_of(CUcontext handle) {
-  for (const auto& device : Driver::instance().devices)
-    if (reinterpret_cast<CUcontext>(&device->context) == handle) return &device->context;
-  return nullptr;
-}
-
 /// Everything of the context goes. Under the device's mutex.
-void tear_down(Device& device) {
+void tear_down(Context& context) {
   Driver& driver = Driver::instance();
-  device.context.drain();
-  device.context.printed.flush();
+  context.drain();
+  context.printed.flush();
   for (const auto& event : driver.events.all())
-    if (&event->context == &device.context) driver.events.take(event.get());
+    if (&event->context == &context) driver.events.take(event.get());
   for (const auto& module : driver.modules.all()) {
-    if (module->memory != &device.memory) continue;
+    if (module->context != &context || module->is_library) continue;
     for (const auto& [name, kernel] : module->kernels) driver.kernels.take(kernel.get());
     driver.modules.take(module.get());
   }
-  device.context.reset();
-  device.memory.release_all();
+  context.reset();
+  context.device.memory.release_all(&context);
 }
 
 size_t default_limit(CUlimit limit) {
@@ -47,6 +41,17 @@ size_t default_limit(CUlimit limit) {
     default:
       return 0;
   }
+}
+
+/// What lies below the current context.
+std::vector<Context*>& context_stack() {
+  static thread_local std::vector<Context*> stack;
+  return stack;
+}
+
+void pop_context() {
+  current_context() = context_stack().empty() ? nullptr : context_stack().back();
+  if (!context_stack().empty()) context_stack().pop_back();
 }
 
 constexpr unsigned VALID_FLAGS =
@@ -69,7 +74,7 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   RETURN_IF_FAILED(find(ordinal, &device));
   std::lock_guard lock(device->mutex);
   if (device->n_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->n_retained == 0) tear_down(*device);
+  if (--device->n_retained == 0) tear_down(device->context);
   return CUDA_SUCCESS;
 }
 
@@ -77,7 +82,7 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
   std::lock_guard lock(device->mutex);
-  tear_down(*device);
+  tear_down(device->context);
   return CUDA_SUCCESS;
 }
 
@@ -97,6 +102,48 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags)
   if (flags & ~VALID_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   device->context.flags = flags;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (!handle || flags & ~VALID_FLAGS) return CUDA_ERROR_INVALID_VALUE;
+  auto context = std::make_shared<Context>(*device);
+  context->flags = flags;
+  *handle = reinterpret_cast<CUcontext>(context.get());
+  context_stack().push_back(current_context());
+  current_context() = context.get();
+  Driver::instance().contexts.add(std::move(context));
+  return CUDA_SUCCESS;
+}
+
+// The object stays in the table: threads may still have it current.
+SOFTWARE_GPU_API cuCtxDestroy_v2(CUcontext handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto context = Driver::instance().contexts.find(handle);
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  if (context->destroyed.exchange(true)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (current_context() == context.get()) pop_context();
+  std::lock_guard lock(context->device.mutex);
+  tear_down(*context);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxPushCurrent_v2(CUcontext handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  Context* context = context_of(handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  context_stack().push_back(current_context());
+  current_context() = context;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxPopCurrent_v2(CUcontext* handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle) *handle = reinterpret_cast<CUcontext>(current_context());
+  pop_context();
   return CUDA_SUCCESS;
 }
 
@@ -165,4 +212,49 @@ SOFTWARE_GPU_API cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   if (handle ? !context_of(handle) : !current_context()) return CUDA_ERROR_INVALID_CONTEXT;
   *version = 3020;  // of contexts since CUDA 3.2, as natively
   return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxSetFlags(unsigned flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (flags & ~VALID_FLAGS) return CUDA_ERROR_INVALID_VALUE;
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetCacheConfig(CUfunc_cache* config) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = context->cache_config;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxSetCacheConfig(CUfunc_cache config) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  context->cache_config = config;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetSharedMemConfig(CUsharedconfig* config) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = context->shared_config;
+  return CUDA_SUCCESS;
+}
+
+// The banks of a GPU since Maxwell have one size: accepted, without effect.
+SOFTWARE_GPU_API cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_INVALID_VALUE;
+}
+
+SOFTWARE_GPU_API cuCtxResetPersistingL2Cache() {
+  Context* context;
+  return enter(&context);
 }

@@ -64,6 +64,7 @@ CUresult load(const void* image, unsigned n_options, CUjit_option* options, void
   }
   auto loaded = std::make_shared<LoadedModule>();
   loaded->context = context;
+  loaded->is_library = is_library;
   loaded->memory = &context->device.memory;
   loaded->module = std::move(module);
   for (const auto& [name, function] : loaded->module->functions) {

@@ -142,6 +142,14 @@ Context*& current_context() {
   return context;
 }
 
+Context* context_of(CUcontext handle) {
+  const Driver& driver = Driver::instance();
+  for (const auto& device : driver.devices)
+    if (reinterpret_cast<CUcontext>(&device->context) == handle) return &device->context;
+  const auto found = driver.contexts.find(handle);
+  return found && !found->destroyed ? found.get() : nullptr;
+}
+
 CUresult enter_without_context() {
   if (!Driver::instance().initialised()) return CUDA_ERROR_NOT_INITIALIZED;
   return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
@@ -150,7 +158,8 @@ CUresult enter_without_context() {
 CUresult enter(Context** context) {
   if (const CUresult result = enter_without_context(); result != CUDA_SUCCESS) return result;
   *context = current_context();
-  return *context ? (*context)->sticky_error() : CUDA_ERROR_INVALID_CONTEXT;
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  return (*context)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : (*context)->sticky_error();
 }
 
 }  // namespace software_gpu

@@ -71,6 +71,7 @@ struct Kernel {
 struct LoadedModule {
   ~LoadedModule();
   struct Context* context = nullptr;
+  bool is_library = false;  // belongs to no context
   Memory* memory = nullptr;
   std::shared_ptr<Module> module;
   std::map<std::string, std::shared_ptr<Kernel>, std::less<>> kernels;
@@ -89,6 +90,8 @@ struct Context {
     sticky_.compare_exchange_strong(none, error);
   }
   void clear_sticky_error() { sticky_.store(CUDA_SUCCESS); }
+  /// cuCtxDestroy was called: threads that still have it current are told so.
+  std::atomic<bool> destroyed{false};
 
   /// Put work on a stream, or into the graph that the stream is captured to.
   [[nodiscard]] CUresult submit(Stream& stream, Operation operation, Point* end = nullptr);
@@ -108,6 +111,8 @@ struct Context {
   PrintBuffer printed;
   std::map<CUlimit, size_t> limits;
   unsigned flags = 0;
+  CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
+  CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
 
  private:
   std::vector<std::shared_ptr<Stream>> all_streams();
@@ -132,6 +137,7 @@ struct Driver {
   Device* device(CUdevice ordinal);
   Device* device_of(uint64_t address);
   std::vector<std::unique_ptr<Device>> devices;
+  Table<Context> contexts;  // those of cuCtxCreate
   Table<Event> events;
   Table<LoadedModule> modules;
   Table<Kernel> kernels;
@@ -144,6 +150,8 @@ struct Driver {
 };
 
 Context*& current_context();
+/// The context behind a handle, null for none; a destroyed one is never found.
+Context* context_of(CUcontext handle);
 
 /// The checks that begin almost every call. On success `*context` is the current one.
 [[nodiscard]] CUresult enter(Context** context);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "context.h"
+
 namespace software_gpu {
 namespace {
 
@@ -34,6 +36,7 @@ const Allocation* Snapshot::find(uint64_t address) const {
 
 CUresult Memory::add(std::shared_ptr<Allocation> allocation) {
   allocation->buffer_id = next_id_++;
+  allocation->owner = current_context();
   by_base_.emplace(allocation->base, std::move(allocation));
   snapshot_.reset();
   return CUDA_SUCCESS;
@@ -123,11 +126,16 @@ uint64_t Memory::free_bytes() const {
   return total_bytes_ - used_bytes_;
 }
 
-void Memory::release_all() {
+void Memory::release_all(const void* owner) {
   std::lock_guard lock(mutex_);
-  by_base_.clear();
+  std::erase_if(by_base_, [&](const auto& item) {
+    const Allocation& allocation = *item.second;
+    // A module's memory goes with the module.
+    if (allocation.owner != owner || allocation.kind == MemoryKind::MODULE) return false;
+    if (counts_as_device(allocation.kind)) used_bytes_ -= allocation.mapped_bytes;
+    return true;
+  });
   snapshot_.reset();
-  used_bytes_ = 0;
 }
 
 }  // namespace software_gpu

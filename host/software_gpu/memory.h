@@ -24,6 +24,7 @@ struct Allocation {
   MemoryKind kind = MemoryKind::DEVICE;
   unsigned flags = 0;  // of cuMemHostAlloc or cuMemHostRegister
   uint64_t buffer_id = 0;
+  const void* owner = nullptr;  // the context it was made in, and with which it goes
   ~Allocation();
 };
 
@@ -47,7 +48,8 @@ class Memory {
   std::shared_ptr<const Snapshot> snapshot();
   uint64_t total_bytes() const { return total_bytes_; }
   uint64_t free_bytes() const;
-  void release_all();
+  /// All that was made while `owner` was current.
+  void release_all(const void* owner);
 
  private:
   [[nodiscard]] CUresult add(std::shared_ptr<Allocation> allocation);

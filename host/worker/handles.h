@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -16,9 +17,17 @@
 namespace kvgpu::worker {
 
 struct Context {
-  CUcontext raw;
-  int device;
-  CUstream watch_stream;  // ours, never used by the guest: asked whether the context has faulted
+  CUcontext raw = nullptr;
+  int device = 0;
+  bool is_primary = false;
+  CUstream watch_stream = nullptr;  // ours, never used by the guest: asked whether it has faulted
+  // The driver may give a new context the address of one that is gone.
+  uint64_t serial = next_serial();
+
+  static uint64_t next_serial() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+  }
 };
 
 struct Stream {

@@ -27,13 +27,21 @@ void prepare_driver_thread(const DriverTable& driver) {
 namespace {
 
 Session* the_session = nullptr;
+thread_local uint64_t current_serial = 0;  // of the context that enter() has made current
+
+uint64_t bytes_of(uint64_t bytes) { return bytes; }
+template <typename Range>
+uint64_t bytes_of(const Range& range) {
+  return range.bytes;
+}
 
 // Is all of [address, address + len_bytes) inside one of the ranges (beginning -> bytes)?
-bool covers(const std::map<uint64_t, uint64_t>& ranges, uint64_t address, uint64_t len_bytes) {
+template <typename Ranges>
+bool covers(const Ranges& ranges, uint64_t address, uint64_t len_bytes) {
   const auto after = ranges.upper_bound(address);
   if (after == ranges.begin()) return false;
-  const auto& [begin, bytes] = *std::prev(after);
-  const uint64_t offset = address - begin;
+  const auto& [begin, range] = *std::prev(after);
+  const uint64_t offset = address - begin, bytes = bytes_of(range);
   return offset <= bytes && len_bytes <= bytes - offset;
 }
 
@@ -61,16 +69,20 @@ Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTa
 }
 
 CUresult Session::enter(const Context& context) {
-  thread_local CUcontext current = nullptr;
-  if (current == context.raw) return CUDA_SUCCESS;
+  if (current_serial == context.serial) return CUDA_SUCCESS;
   const CUresult result = driver->cuCtxSetCurrent(context.raw);
-  if (result == CUDA_SUCCESS) current = context.raw;
+  if (result == CUDA_SUCCESS) current_serial = context.serial;
   return result;
 }
 
 CUresult Session::enter(wire::Handle handle) {
-  if (handle == 0)
-    return CUDA_SUCCESS;  // a call that needs no context; where it does, the driver says so
+  if (handle == 0) {
+    // A call that needs no context; where it does, the driver says so. What was current may be
+    // gone.
+    if (current_serial != 0) (void)driver->cuCtxSetCurrent(nullptr);
+    current_serial = 0;
+    return CUDA_SUCCESS;
+  }
   const auto context = handles.context(handle);
   return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : enter(*context);
 }
@@ -93,7 +105,7 @@ CUresult Session::register_range(uint64_t address, uint64_t len_bytes) {
   return device_address == address ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult Session::register_session_memory() {
+CUresult Session::register_session_memory(const Context& context) {
   const std::lock_guard lock(extents_mutex_);
   if (registered_) return CUDA_SUCCESS;
   extents_[reinterpret_cast<uint64_t>(slab())] = SLAB_BYTES;
@@ -103,7 +115,38 @@ CUresult Session::register_session_memory() {
     if (const CUresult bad = register_range(address, len_bytes)) return bad;
   }
   registered_ = true;
+  registered_in_ = context.serial;
   return CUDA_SUCCESS;
+}
+
+CUresult Session::retire_context(const Context& context, wire::Handle handle) {
+  const auto addresses = forget_device_ranges(handle);
+  bool others = false;
+  handles.each_context([&](Context&) { others = true; });
+  std::vector<Context> going{context};
+  {
+    const std::lock_guard lock(extents_mutex_);
+    if (others && registered_in_ == context.serial) {
+      kept_.push_back(context);
+      going.clear();
+    } else if (!others) {
+      registered_ = false;
+      going.insert(going.end(), kept_.begin(), kept_.end());
+      kept_.clear();
+    }
+  }
+  CUresult result = CUDA_SUCCESS;
+  if (going.empty()) {
+    if (const CUresult bad = enter(context)) return bad;
+    result = driver->cuCtxSynchronize();
+    for (const uint64_t address : addresses) (void)driver->cuMemFree_v2(address);
+  }
+  for (const Context& each : going) {
+    const CUresult bad = driver->cuCtxDestroy_v2(each.raw);
+    if (result == CUDA_SUCCESS) result = bad;
+  }
+  output.deliver(events);
+  return result;
 }
 
 void Session::forget_registrations() {
@@ -134,9 +177,9 @@ bool Session::is_session_memory(uint64_t address, uint64_t len_bytes) const {
   return covers(extents_, address, len_bytes);
 }
 
-void Session::add_device_range(uint64_t address, uint64_t len_bytes) {
+void Session::add_device_range(uint64_t address, uint64_t len_bytes, wire::Handle context) {
   const std::lock_guard lock(device_ranges_mutex_);
-  device_ranges_[address] = len_bytes;
+  device_ranges_[address] = {len_bytes, context};
 }
 
 void Session::remove_device_range(uint64_t address) {
@@ -144,9 +187,15 @@ void Session::remove_device_range(uint64_t address) {
   device_ranges_.erase(address);
 }
 
-void Session::forget_device_ranges() {
+std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {
   const std::lock_guard lock(device_ranges_mutex_);
-  device_ranges_.clear();
+  std::vector<uint64_t> addresses;
+  std::erase_if(device_ranges_, [&](const auto& item) {
+    if (item.second.context != context) return false;
+    addresses.push_back(item.first);
+    return true;
+  });
+  return addresses;
 }
 
 bool Session::is_guest_memory(uint64_t address, uint64_t len_bytes) const {

@@ -87,15 +87,19 @@ class Session {
 
   // Makes progress words, slab and extents known to the driver, once, when the first context
   // exists.
-  [[nodiscard]] CUresult register_session_memory();
+  [[nodiscard]] CUresult register_session_memory(const Context& context);
   void forget_registrations();  // the context they were made in is gone
+  // Ends a context that is in no table any more. Session memory is registered in one context for
+  // all: that one is kept, without the guest's memory, until it is the last.
+  [[nodiscard]] CUresult retire_context(const Context& context, wire::Handle handle);
   [[nodiscard]] CUresult add_extent(uint64_t region_off, uint64_t len_bytes);
 
   // Device memory that the guest owns: an address that goes to the driver as a copy's source or
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
-  void add_device_range(uint64_t address, uint64_t len_bytes);
+  // `context`: with which it goes; 0: none.
+  void add_device_range(uint64_t address, uint64_t len_bytes, wire::Handle context);
   void remove_device_range(uint64_t address);
-  void forget_device_ranges();
+  std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
 
   // Does [address, address + len) lie in the slab or in one extent?
@@ -125,8 +129,14 @@ class Session {
   mutable std::mutex extents_mutex_;
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes
   mutable std::mutex device_ranges_mutex_;
-  std::map<uint64_t, uint64_t> device_ranges_;
+  struct DeviceRange {
+    uint64_t bytes;
+    wire::Handle context;
+  };
+  std::map<uint64_t, DeviceRange> device_ranges_;
   bool registered_ = false;
+  uint64_t registered_in_ = 0;  // serial number of the context
+  std::vector<Context> kept_;   // see retire_context(); under extents_mutex_
 };
 
 // Was the record sent to the executor of the context's device?

@@ -17,7 +17,7 @@ HANDLE_KINDS = {
 }
 # Scalars that fit a u64 on the wire and back by a cast.
 SCALARS = frozenset(
-    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute".split()
+    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig".split()
 ) | {"unsigned int", "unsigned long long"}
 
 

@@ -93,6 +93,7 @@ def _plain(row: Row) -> str:
             args.append(param.name)
         else:
             args.append(f"static_cast<{param.type}>(in.{param.name})")
+    body += f"  if (session.driver->{row.name} == nullptr) return CUDA_ERROR_NOT_SUPPORTED;\n"
     body += f"  const CUresult result = session.driver->{row.name}({', '.join(args)});\n"
     if row.destroys:
         body += f"  if (result == CUDA_SUCCESS) session.handles.remove(in.{row.destroys});\n"

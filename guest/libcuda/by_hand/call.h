@@ -29,11 +29,13 @@ class Call {
       return;
     }
     if (context_ == nullptr) context_ = current_context();
-    if (context_ == nullptr && context_rule == ContextRule::NEEDED) {
-      status_ = CUDA_ERROR_INVALID_CONTEXT;
+    const bool usable = context_ != nullptr && context_->active.load(std::memory_order_acquire);
+    if (!usable && context_rule == ContextRule::NEEDED) {
+      status_ = context_ == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     } else if (rule == CaptureRule::FORBIDDEN) {
       status_ = unsafe_call_allowed();
     }
+    if (!usable) context_ = nullptr;
   }
 
   CUresult status() const { return status_; }

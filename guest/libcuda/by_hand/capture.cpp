@@ -3,6 +3,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "enqueue.h"
 #include "generated/api.gen.h"
@@ -14,6 +15,7 @@ namespace {
 
 std::mutex mutex;                                    // guards the map and Stream::capture changes
 auto& captures = *new std::map<uint64_t, Capture*>;  // going on, by id
+auto& idle_captures = *new std::vector<Capture*>;
 std::atomic<uint64_t> n_captures{0};  // release by begin and end, acquire by any_capture()
 std::atomic<uint64_t> next_capture_id{1};
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -39,26 +41,70 @@ CUresult verdict_on(const Capture& capture) {
   return capture.invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-// All its streams are ordinary ones again, those of other devices, too.
-void leave_capture(const Capture& capture) {
-  {
-    const std::lock_guard lock(mutex);
-    captures.erase(capture.id);
-    n_captures.fetch_sub(1, std::memory_order_release);
-  }
-  for (const DeviceState& device : Session::get().devices()) {
-    const std::lock_guard lock(device.primary->mutex);
-    for (Stream* member : device.primary->streams) {
-      if (member->capture.load() == &capture) {
-        member->capture.store(nullptr, std::memory_order_release);
-      }
+Capture& begin(Stream& stream, CUstreamCaptureMode mode) {
+  // From here on no progress number is put into the stream.
+  const std::lock_guard mark_lock(stream.mark_mutex);
+  const std::lock_guard lock(mutex);
+  if (idle_captures.empty()) idle_captures.push_back(new Capture);
+  Capture& capture = *idle_captures.back();
+  idle_captures.pop_back();
+  capture.id = next_capture_id++;
+  capture.mode = mode;
+  capture.origin_thread = pthread_self();
+  capture.origin = &stream;
+  capture.context = stream.context;
+  capture.invalid = false;
+  capture.implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
+  capture.n_host_functions = 0;
+  captures.emplace(capture.id, &capture);
+  n_captures.fetch_add(1, std::memory_order_release);
+  stream.capture.store(&capture, std::memory_order_release);
+  return capture;
+}
+
+// Its streams of this context are ordinary ones again. Holding context.mutex.
+void leave_capture(const Capture& capture, const Context& context) {
+  for (Stream* member : context.streams) {
+    if (member->capture.load() == &capture) {
+      member->capture.store(nullptr, std::memory_order_release);
     }
   }
+}
+
+void retire(Capture& capture) {
+  const std::lock_guard lock(mutex);
+  if (captures.erase(capture.id) == 0) return;
+  n_captures.fetch_sub(1, std::memory_order_release);
+  idle_captures.push_back(&capture);
+}
+
+// All its streams are ordinary ones again, those of other contexts, too.
+void leave_capture(Capture& capture) {
+  for (const wire::Handle handle : tables().contexts.handles()) {
+    Context* const context = tables().contexts.find(handle);
+    const std::lock_guard lock(context->mutex);
+    leave_capture(capture, *context);
+  }
+  retire(capture);
 }
 
 }  // namespace
 
 bool any_capture() { return n_captures.load(std::memory_order_acquire) != 0; }
+
+void drop_captures(const Context& context) {
+  std::vector<Capture*> going;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [id, capture] : captures) {
+      if (capture->context == &context) going.push_back(capture);
+    }
+  }
+  for (Capture* capture : going) {
+    leave_capture(*capture, context);
+    retire(*capture);
+  }
+}
 
 CUresult unsafe_call_allowed() {
   if (!any_capture()) return CUDA_SUCCESS;
@@ -112,20 +158,10 @@ CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   Stream& stream = enqueue.stream();
   if (stream.is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture.load() != nullptr) return break_capture(stream, CUDA_ERROR_ILLEGAL_STATE);
-  auto* const capture =
-      new Capture{next_capture_id++, mode, pthread_self(), &stream, stream.context};
-  capture->implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
-  {
-    // From here on no progress number is put into the stream.
-    const std::lock_guard mark_lock(stream.mark_mutex);
-    const std::lock_guard lock(mutex);
-    captures.emplace(capture->id, capture);
-    n_captures.fetch_add(1, std::memory_order_release);
-    stream.capture.store(capture, std::memory_order_release);
-  }
+  Capture& capture = begin(stream, mode);
   const wire::StreamRef body{stream.handle};
   const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
-  if (result != CUDA_SUCCESS) leave_capture(*capture);
+  if (result != CUDA_SUCCESS) leave_capture(capture);
   return result;
 }
 
@@ -145,8 +181,8 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   graph->n_host_functions = capture->n_host_functions;
   const wire::EndCapture body{stream->handle, graph->handle};
   CUresult result = call.sync(wire::Op::cuStreamEndCapture, body);
-  leave_capture(*capture);
   const CUresult verdict = verdict_on(*capture);
+  leave_capture(*capture);
   if (result == CUDA_SUCCESS && verdict != CUDA_SUCCESS) {
     // The worker's capture knew nothing of it: its graph is not to be had.
     (void)graph_destroy(from_wire<CUgraph>(graph->handle));
@@ -156,7 +192,7 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   } else {
     *phGraph = from_wire<CUgraph>(graph->handle);
   }
-  return result;  // `capture` is kept: a racing call may still look at it
+  return result;
 }
 
 CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
@@ -225,6 +261,7 @@ CUresult graph_instantiate_with_flags(CUgraphExec* phGraphExec, CUgraph hGraph,
   GraphExec* const exec = tables().graph_execs.create();
   if (exec == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   exec->n_host_functions = graph->n_host_functions;
+  exec->context = &call.context_object();
   const wire::GraphInstantiate body{call.context(), graph->handle, exec->handle, flags};
   const CUresult result = call.sync(wire::Op::cuGraphInstantiateWithFlags, body);
   if (result != CUDA_SUCCESS) {

@@ -13,12 +13,13 @@
 
 namespace kvgpu::guest {
 
+// Used again and never given back: a racing call may still look at one that has ended.
 struct Capture {
-  uint64_t id;
-  CUstreamCaptureMode mode;
-  pthread_t origin_thread;
-  Stream* origin;
-  Context* context;
+  uint64_t id = 0;
+  CUstreamCaptureMode mode{};
+  pthread_t origin_thread{};
+  Stream* origin = nullptr;
+  Context* context = nullptr;
   std::atomic<bool> invalid{false};
   std::atomic<bool> implicit_sync{
       false};  // a blocking stream takes part: the legacy stream is off limits
@@ -38,5 +39,6 @@ CUresult break_capture(Stream& stream, CUresult error);
 
 void join_capture(Stream& stream, uint64_t capture_id);
 bool any_capture();
+void drop_captures(const Context& context);  // which is gone
 
 }  // namespace kvgpu::guest

@@ -1,157 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread's context stack and the primary contexts: guest state; the worker is told when a
-// context begins and ends.
+// The thread's context stack and what can be asked of a context.
 #include "contexts.h"
 
 #include <vector>
 
 #include "call.h"
-#include "context_storage.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
-#include "memory_map.h"
+#include "refuse.h"
 
 namespace kvgpu::guest {
 
 namespace {
 
 thread_local std::vector<Context*>
-    context_stack;  // the last one is current; null entries are allowed
-
-Context* primary_of(CUdevice device, CUresult* error) {
-  Session& session = Session::get();
-  *error = CUDA_SUCCESS;
-  if (!session.is_open()) {
-    *error = CUDA_ERROR_NOT_INITIALIZED;
-  } else if (device < 0 || static_cast<size_t>(device) >= session.devices().size()) {
-    *error = CUDA_ERROR_INVALID_DEVICE;
-  }
-  return *error == CUDA_SUCCESS ? session.devices()[static_cast<size_t>(device)].primary : nullptr;
-}
-
-// Holding context.mutex.
-CUresult activate(Context& context) {
-  Session& session = Session::get();
-  if (context.legacy == nullptr) {
-    uint64_t first_number;
-    Stream* const legacy = tables().streams.create();
-    legacy->context = &context;
-    legacy->id = context.id;
-    legacy->word = session.allocate_word(&first_number);
-    if (legacy->word >= N_PROGRESS_WORDS) return CUDA_ERROR_OUT_OF_MEMORY;
-    legacy->issued = first_number;
-    context.legacy = legacy;
-  }
-  const wire::ContextRetain body{context.handle,       context.legacy->handle,
-                                 context.legacy->word, static_cast<uint32_t>(context.device),
-                                 context.flags,        0};
-  ReplyBuffer out{&context.info, sizeof context.info};
-  const CUresult result =
-      session.call(wire::Op::cuDevicePrimaryCtxRetain, context.device, &out, part(body));
-  if (result == CUDA_SUCCESS) {
-    context.streams.assign(1, context.legacy);
-    context.active.store(true, std::memory_order_release);
-  }
-  return result;
-}
-
-// Events and modules die with their context; a library lives on, but the modules it gave do not.
-void forget_objects(const Context& context) {
-  for (const wire::Handle handle : tables().events.handles()) {
-    const Event* const event = tables().events.find(handle);
-    if (event != nullptr && event->context == &context) tables().events.remove(handle);
-  }
-  for (const wire::Handle handle : tables().modules.handles()) {
-    Module* const module = tables().modules.find(handle);
-    if (module == nullptr) continue;
-    if (module->context == &context) forget(handle);
-    if (module->is_library && module->module_of_library != 0) {
-      forget(module->module_of_library);
-      module->module_of_library = 0;
-    }
-  }
-}
-
-// Holding context.mutex. What was made in the context goes with it.
-CUresult deactivate(Context& context) {
-  const wire::ContextReset body{context.handle};
-  const CUresult result =
-      Session::get().call(wire::Op::cuDevicePrimaryCtxReset, context.device, nullptr, part(body));
-  if (result != CUDA_SUCCESS) return result;
-  context.active.store(false, std::memory_order_release);
-  for (Stream* stream : context.streams) {
-    if (stream == context.legacy) continue;
-    Session::get().free_word(stream->word, stream->issued);
-    tables().streams.remove(stream->handle);
-  }
-  context.streams.clear();
-  context.idle_thread_streams.clear();
-  forget_objects(context);
-  memory_map().forget_context(context);
-  return CUDA_SUCCESS;
-}
+    context_stack;  // the last one is current; contexts are never given back to the allocator
 
 }  // namespace
 
 Context* current_context() { return context_stack.empty() ? nullptr : context_stack.back(); }
-
-CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev) {
-  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  Context* const context = primary_of(dev, &error);
-  if (context == nullptr) return error;
-  if ((error = Session::get().pending_error()) != CUDA_SUCCESS) return error;
-  const std::lock_guard lock(context->mutex);
-  if (!context->active && (error = activate(*context)) != CUDA_SUCCESS) return error;
-  ++context->retain_count;
-  *pctx = from_wire<CUcontext>(context->handle);
-  return CUDA_SUCCESS;
+uint64_t next_context_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
 }
 
-CUresult device_primary_ctx_release(CUdevice dev) {
-  CUresult error;
-  Context* const context = primary_of(dev, &error);
-  if (context == nullptr) return error;
-  {
-    const std::lock_guard lock(context->mutex);
-    if (context->retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--context->retain_count > 0) return CUDA_SUCCESS;
-  }
-  return device_primary_ctx_reset(dev);
-}
-CUresult device_primary_ctx_release_v2(CUdevice dev) { return device_primary_ctx_release(dev); }
-
-CUresult device_primary_ctx_reset(CUdevice dev) {
-  CUresult error;
-  Context* const context = primary_of(dev, &error);
-  if (context == nullptr) return error;
-  // Other libraries' code, which may call us: no lock is held.
-  if (context->active) run_storage_destructors(*context);
-  const std::lock_guard lock(context->mutex);
-  return context->active ? deactivate(*context) : CUDA_SUCCESS;
-}
-CUresult device_primary_ctx_reset_v2(CUdevice dev) { return device_primary_ctx_reset(dev); }
-
-CUresult device_primary_ctx_get_state(CUdevice dev, unsigned int* flags, int* active) {
-  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  if (const Context* context = primary_of(dev, &error)) {
-    *flags = context->flags;
-    *active = context->active.load(std::memory_order_acquire);
-  }
-  return error;
-}
-
-CUresult device_primary_ctx_set_flags(CUdevice dev, unsigned int flags) {
-  constexpr unsigned KNOWN = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX;
-  if ((flags & ~KNOWN) != 0) return CUDA_ERROR_INVALID_VALUE;
-  CUresult error;
-  if (Context* context = primary_of(dev, &error)) context->flags = flags;
-  return error;
-}
-CUresult device_primary_ctx_set_flags_v2(CUdevice dev, unsigned int flags) {
-  return device_primary_ctx_set_flags(dev, flags);
-}
+void push_context(Context& context) { context_stack.push_back(&context); }
+void pop_context() { context_stack.pop_back(); }
 
 CUresult ctx_get_current(CUcontext* pctx) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -187,6 +61,10 @@ CUresult ctx_pop_current_v2(CUcontext* pctx) {
   return CUDA_SUCCESS;
 }
 
+// The names before CUDA 4.0.
+CUresult ctx_push_current(CUcontext ctx) { return ctx_push_current_v2(ctx); }
+CUresult ctx_pop_current(CUcontext* pctx) { return ctx_pop_current_v2(pctx); }
+
 CUresult ctx_get_device(CUdevice* device) { return ctx_get_device_v2(device, nullptr); }
 
 CUresult ctx_get_device_v2(CUdevice* device, CUcontext ctx) {
@@ -204,6 +82,16 @@ CUresult ctx_get_flags(unsigned int* flags) {
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *flags = context->flags;
   return CUDA_SUCCESS;
+}
+
+CUresult ctx_set_flags(unsigned int flags) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      call.sync(wire::Op::cuCtxSetFlags, wire::ContextFlags{call.context(), flags, 0});
+  if (result == CUDA_SUCCESS) call.context_object().flags = flags;
+  return result;
 }
 
 CUresult ctx_get_id(CUcontext ctx, unsigned long long* ctxId) {

@@ -8,6 +8,14 @@ namespace kvgpu::guest {
 // The calling thread's current context; null: none. An inactive primary context counts as current,
 // as in the driver.
 Context* current_context();
+void push_context(Context& context);
+void pop_context();
+
+// Flags of contexts that are passed on.
+inline constexpr unsigned CONTEXT_FLAGS =
+    CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_SYNC_MEMOPS;
+
+uint64_t next_context_id();  // of cuCtxGetId
 
 // The object behind a stream argument (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, or a handle)
 // in the current context; null and `error` where it is no stream.

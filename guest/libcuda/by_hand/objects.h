@@ -25,10 +25,14 @@ struct Stream;
 struct Context {
   wire::Handle handle = 0;
   int device = 0;
-  uint64_t id = 0;                  // cuCtxGetId
+  uint64_t id = 0;  // cuCtxGetId
+  bool is_primary = false;
   std::atomic<bool> active{false};  // release by retain and reset, acquire by each call
+  // Of cuCtxCreate, and gone: the object stays, see find(). seq_cst on both sides.
+  std::atomic<bool> destroyed{false};
   unsigned flags = 0;
-  int retain_count = 0;
+  int retain_count = 0;  // of a primary context
+  int attach_count = 0;  // of the others
   wire::ContextRetained info{};
   Stream* legacy = nullptr;
   std::mutex mutex;  // the primary context's state and the lists below
@@ -94,6 +98,7 @@ struct Graph {
 
 struct GraphExec {
   wire::Handle handle = 0;
+  Context* context = nullptr;
   uint64_t n_host_functions = 0;
 };
 
@@ -204,7 +209,11 @@ CudaHandle from_wire(wire::Handle handle) {
   return reinterpret_cast<CudaHandle>(handle);
 }
 
-inline Context* find(CUcontext h) { return tables().contexts.find(to_wire(h)); }
+// A destroyed context's object stays where it is: threads may still have it current.
+inline Context* find(CUcontext h) {
+  Context* const context = tables().contexts.find(to_wire(h));
+  return context != nullptr && !context->destroyed ? context : nullptr;
+}
 inline Event* find(CUevent h) { return tables().events.find(to_wire(h)); }
 inline Module* find(CUmodule h) { return tables().modules.find(to_wire(h)); }
 inline Module* find(CUlibrary h) { return tables().modules.find(to_wire(h)); }

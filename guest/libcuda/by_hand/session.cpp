@@ -246,6 +246,11 @@ void Session::free_word(uint32_t word, uint64_t last_number) {
   free_words_.push_back(word);
 }
 
+void Session::settle_word(uint32_t word, uint64_t last_number) {
+  // release: pairs with the acquire in reached()
+  store_release(progress_[word], last_number);
+}
+
 CUresult Session::query(uint32_t word, uint64_t number) {
   if (any_lost_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(word_mutex_);

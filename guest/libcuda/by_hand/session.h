@@ -84,6 +84,8 @@ class Session {
   // ---- progress (docs/architecture.md, "Completion")
   uint32_t allocate_word(uint64_t* first_number);  // N_PROGRESS_WORDS: none free
   void free_word(uint32_t word, uint64_t last_number);
+  // Whose context is gone: nobody will write its number any more.
+  void settle_word(uint32_t word, uint64_t last_number);
   bool reached(uint32_t word, uint64_t number) const {
     // acquire: pairs with the GPU's write; what it wrote before is visible
     return load_acquire(progress_[word]) >= number;

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "address_space.h"
+#include "contexts.h"
 #include "log.h"
 #include "session.h"
 #include "waiter.h"
@@ -192,7 +193,8 @@ CUresult Session::greet() {
     // The handle of the primary context exists before anybody retains it.
     Context* const context = tables().contexts.create();
     context->device = static_cast<int>(i);
-    context->id = i + 1;
+    context->is_primary = true;
+    context->id = next_context_id();
     devices_[i].primary = context;
   }
   open_.store(true, std::memory_order_release);

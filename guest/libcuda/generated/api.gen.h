@@ -48,6 +48,24 @@ CUresult ctx_synchronize();
 CUresult ctx_synchronize_v2(CUcontext ctx);
 CUresult ctx_get_limit(size_t* pvalue, CUlimit limit);
 CUresult ctx_set_limit(CUlimit limit, size_t value);
+CUresult ctx_create(CUcontext* pctx, unsigned int flags, CUdevice dev);
+CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev);
+CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams,
+                       unsigned int flags, CUdevice dev);
+CUresult ctx_create_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags,
+                       CUdevice dev);
+CUresult ctx_destroy(CUcontext ctx);
+CUresult ctx_destroy_v2(CUcontext ctx);
+CUresult ctx_attach(CUcontext* pctx, unsigned int flags);
+CUresult ctx_detach(CUcontext ctx);
+CUresult ctx_push_current(CUcontext ctx);
+CUresult ctx_pop_current(CUcontext* pctx);
+CUresult ctx_set_flags(unsigned int flags);
+CUresult ctx_get_cache_config(CUfunc_cache* pconfig);
+CUresult ctx_set_cache_config(CUfunc_cache config);
+CUresult ctx_get_shared_mem_config(CUsharedconfig* pConfig);
+CUresult ctx_set_shared_mem_config(CUsharedconfig config);
+CUresult ctx_reset_persisting_l2_cache();
 CUresult mem_alloc_v2(CUdeviceptr* dptr, size_t bytesize);
 CUresult mem_free_v2(CUdeviceptr dptr);
 CUresult mem_get_info_v2(size_t* free, size_t* total);

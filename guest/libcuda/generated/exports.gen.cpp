@@ -117,6 +117,44 @@ EXPORT CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
 EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   return guest::ctx_set_limit(limit, value);
 }
+EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  return guest::ctx_create(pctx, flags, dev);
+}
+EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  return guest::ctx_create_v2(pctx, flags, dev);
+}
+EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray,
+                                       int numParams, unsigned int flags, CUdevice dev) {
+  return guest::ctx_create_v3(pctx, paramsArray, numParams, flags, dev);
+}
+EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams,
+                                       unsigned int flags, CUdevice dev) {
+  return guest::ctx_create_v4(pctx, ctxCreateParams, flags, dev);
+}
+EXPORT CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) { return guest::ctx_destroy(ctx); }
+EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx) { return guest::ctx_destroy_v2(ctx); }
+EXPORT CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
+  return guest::ctx_attach(pctx, flags);
+}
+EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext ctx) { return guest::ctx_detach(ctx); }
+EXPORT CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx) { return guest::ctx_push_current(ctx); }
+EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext* pctx) { return guest::ctx_pop_current(pctx); }
+EXPORT CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) { return guest::ctx_set_flags(flags); }
+EXPORT CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache* pconfig) {
+  return guest::ctx_get_cache_config(pconfig);
+}
+EXPORT CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config) {
+  return guest::ctx_set_cache_config(config);
+}
+EXPORT CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
+  return guest::ctx_get_shared_mem_config(pConfig);
+}
+EXPORT CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  return guest::ctx_set_shared_mem_config(config);
+}
+EXPORT CUresult CUDAAPI cuCtxResetPersistingL2Cache() {
+  return guest::ctx_reset_persisting_l2_cache();
+}
 EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   return guest::mem_alloc_v2(dptr, bytesize);
 }

@@ -28,6 +28,51 @@ CUresult ctx_set_limit(CUlimit limit, size_t value) {
   return call.sync(wire::Op::cuCtxSetLimit, in);
 }
 
+CUresult ctx_get_cache_config(CUfunc_cache* pconfig) {
+  if (pconfig == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuCtxGetCacheConfig_in in{call.context()};
+  wire::cuCtxGetCacheConfig_out out;
+  const CUresult result = call.sync(wire::Op::cuCtxGetCacheConfig, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *pconfig = static_cast<CUfunc_cache>(out.pconfig);
+  return CUDA_SUCCESS;
+}
+
+CUresult ctx_set_cache_config(CUfunc_cache config) {
+  Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuCtxSetCacheConfig_in in{call.context(), static_cast<uint64_t>(config)};
+  return call.sync(wire::Op::cuCtxSetCacheConfig, in);
+}
+
+CUresult ctx_get_shared_mem_config(CUsharedconfig* pConfig) {
+  if (pConfig == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuCtxGetSharedMemConfig_in in{call.context()};
+  wire::cuCtxGetSharedMemConfig_out out;
+  const CUresult result = call.sync(wire::Op::cuCtxGetSharedMemConfig, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *pConfig = static_cast<CUsharedconfig>(out.pConfig);
+  return CUDA_SUCCESS;
+}
+
+CUresult ctx_set_shared_mem_config(CUsharedconfig config) {
+  Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuCtxSetSharedMemConfig_in in{call.context(), static_cast<uint64_t>(config)};
+  return call.sync(wire::Op::cuCtxSetSharedMemConfig, in);
+}
+
+CUresult ctx_reset_persisting_l2_cache() {
+  Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuCtxResetPersistingL2Cache_in in{call.context()};
+  return call.sync(wire::Op::cuCtxResetPersistingL2Cache, in);
+}
+
 CUresult mem_get_info_v2(size_t* free, size_t* total) {
   if (free == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (total == nullptr) return CUDA_ERROR_INVALID_VALUE;

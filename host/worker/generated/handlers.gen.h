@@ -19,6 +19,14 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
 CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_get_limit(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_set_limit(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_destroy_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_set_flags(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_get_cache_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_set_cache_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_get_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_set_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_reset_persisting_l2_cache(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_get_info_v2(Session& session, const Task& task, ReplyWriter& reply);

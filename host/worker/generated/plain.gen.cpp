@@ -11,6 +11,7 @@ CUresult ctx_get_limit(Session& session, const Task& task, ReplyWriter& reply) {
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   size_t pvalue{};
+  if (session.driver->cuCtxGetLimit == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuCtxGetLimit(&pvalue, static_cast<CUlimit>(in.limit));
   reply.put(wire::cuCtxGetLimit_out{static_cast<uint64_t>(pvalue)});
   return result;
@@ -20,8 +21,62 @@ CUresult ctx_set_limit(Session& session, const Task& task, ReplyWriter& reply) {
   wire::cuCtxSetLimit_in in;
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
+  if (session.driver->cuCtxSetLimit == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuCtxSetLimit(static_cast<CUlimit>(in.limit), static_cast<size_t>(in.value));
+  (void)reply;
+  return result;
+}
+
+CUresult ctx_get_cache_config(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuCtxGetCacheConfig_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUfunc_cache pconfig{};
+  if (session.driver->cuCtxGetCacheConfig == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuCtxGetCacheConfig(&pconfig);
+  reply.put(wire::cuCtxGetCacheConfig_out{static_cast<uint64_t>(pconfig)});
+  return result;
+}
+
+CUresult ctx_set_cache_config(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuCtxSetCacheConfig_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  if (session.driver->cuCtxSetCacheConfig == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuCtxSetCacheConfig(static_cast<CUfunc_cache>(in.config));
+  (void)reply;
+  return result;
+}
+
+CUresult ctx_get_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuCtxGetSharedMemConfig_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUsharedconfig pConfig{};
+  if (session.driver->cuCtxGetSharedMemConfig == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuCtxGetSharedMemConfig(&pConfig);
+  reply.put(wire::cuCtxGetSharedMemConfig_out{static_cast<uint64_t>(pConfig)});
+  return result;
+}
+
+CUresult ctx_set_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuCtxSetSharedMemConfig_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  if (session.driver->cuCtxSetSharedMemConfig == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      session.driver->cuCtxSetSharedMemConfig(static_cast<CUsharedconfig>(in.config));
+  (void)reply;
+  return result;
+}
+
+CUresult ctx_reset_persisting_l2_cache(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuCtxResetPersistingL2Cache_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  if (session.driver->cuCtxResetPersistingL2Cache == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuCtxResetPersistingL2Cache();
   (void)reply;
   return result;
 }
@@ -32,6 +87,7 @@ CUresult mem_get_info_v2(Session& session, const Task& task, ReplyWriter& reply)
   if (const CUresult bad = session.enter(in.context)) return bad;
   size_t free{};
   size_t total{};
+  if (session.driver->cuMemGetInfo_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuMemGetInfo_v2(&free, &total);
   reply.put(wire::cuMemGetInfo_v2_out{static_cast<uint64_t>(free), static_cast<uint64_t>(total)});
   return result;
@@ -43,6 +99,7 @@ CUresult library_unload(Session& session, const Task& task, ReplyWriter& reply) 
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUlibrary library;
   if (!session.handles.get(in.library, &library)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuLibraryUnload == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuLibraryUnload(library);
   if (result == CUDA_SUCCESS) session.handles.remove(in.library);
   (void)reply;
@@ -55,6 +112,7 @@ CUresult module_unload(Session& session, const Task& task, ReplyWriter& reply) {
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUmodule hmod;
   if (!session.handles.get(in.hmod, &hmod)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuModuleUnload == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuModuleUnload(hmod);
   if (result == CUDA_SUCCESS) session.handles.remove(in.hmod);
   (void)reply;
@@ -69,6 +127,8 @@ CUresult occupancy_max_active_blocks_per_multiprocessor(Session& session, const 
   int numBlocks{};
   CUfunction func;
   if (!session.handles.get(in.func, &func)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuOccupancyMaxActiveBlocksPerMultiprocessor == nullptr)
+    return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuOccupancyMaxActiveBlocksPerMultiprocessor(
       &numBlocks, func, static_cast<int>(in.blockSize), static_cast<size_t>(in.dynamicSMemSize));
   reply.put(
@@ -85,6 +145,8 @@ CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(Session& sess
   int numBlocks{};
   CUfunction func;
   if (!session.handles.get(in.func, &func)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags == nullptr)
+    return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       &numBlocks, func, static_cast<int>(in.blockSize), static_cast<size_t>(in.dynamicSMemSize),
       static_cast<unsigned int>(in.flags));
@@ -99,6 +161,7 @@ CUresult graph_destroy(Session& session, const Task& task, ReplyWriter& reply) {
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUgraph hGraph;
   if (!session.handles.get(in.hGraph, &hGraph)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuGraphDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphDestroy(hGraph);
   if (result == CUDA_SUCCESS) session.handles.remove(in.hGraph);
   (void)reply;
@@ -111,6 +174,7 @@ CUresult graph_exec_destroy(Session& session, const Task& task, ReplyWriter& rep
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUgraphExec hGraphExec;
   if (!session.handles.get(in.hGraphExec, &hGraphExec)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuGraphExecDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphExecDestroy(hGraphExec);
   if (result == CUDA_SUCCESS) session.handles.remove(in.hGraphExec);
   (void)reply;

@@ -1,53 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
-// Primary contexts.
+// Contexts: the primary one of each device and those of cuCtxCreate.
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
 
+namespace {
+
+constexpr uint32_t GUEST_FLAGS =
+    CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_SYNC_MEMOPS;
+
+// What a new context needs before the guest may use it: session memory known to the driver, a
+// stream for the watcher. `context` is complete but for that.
+CUresult prepare(Session& session, Context& context, wire::ContextRetained* out) {
+  const DriverTable& driver = *session.driver;
+  if (const CUresult bad = session.enter(context)) return bad;
+  if (const CUresult bad = session.register_session_memory(context)) return bad;
+  if (const CUresult bad = driver.cuStreamCreate(&context.watch_stream, CU_STREAM_NON_BLOCKING)) {
+    return bad;
+  }
+  const CUresult result =
+      driver.cuCtxGetStreamPriorityRange(&out->least_priority, &out->greatest_priority);
+  if (result != CUDA_SUCCESS) return result;
+  return driver.cuCtxGetApiVersion(context.raw, &out->api_version);
+}
+
+void add_to_tables(Session& session, const Task& task, const wire::ContextRetain& body,
+                   const std::shared_ptr<Context>& context) {
+  auto legacy = std::make_shared<Stream>();
+  legacy->raw = CU_STREAM_LEGACY;
+  legacy->context = context;
+  legacy->context_handle = body.context;
+  legacy->progress = session.progress_word(body.legacy_word);
+  if (!session.handles.add(body.context, context) ||
+      !session.handles.add(body.legacy_stream, legacy)) {
+    session.violation(task);
+  }
+}
+
+void check(Session& session, const Task& task, const wire::ContextRetain& body) {
+  if (session.progress_word(body.legacy_word) == nullptr ||
+      body.device != wire::target_device(task.header.target)) {
+    session.violation(task);
+  }
+}
+
+// First out of the tables: the watcher must not ask a stream that goes.
+std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
+  auto context = session.handles.context(handle);
+  if (context != nullptr) {
+    session.handles.remove_streams_of(handle);
+    session.handles.remove(handle);
+  }
+  return context;
+}
+
+}  // namespace
+
 CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply) {
   wire::ContextRetain body;
   if (!task.read(&body)) session.violation(task);
+  check(session, task, body);
   const DriverTable& driver = *session.driver;
-  uint64_t* const word = session.progress_word(body.legacy_word);
-  if (word == nullptr) session.violation(task);
-  if (body.device != wire::target_device(task.header.target)) session.violation(task);
   bool in_use = false;
-  session.handles.each_context(
-      [&](const Context& other) { in_use |= other.device == static_cast<int>(body.device); });
+  session.handles.each_context([&](const Context& other) {
+    in_use |= other.is_primary && other.device == static_cast<int>(body.device);
+  });
   if (in_use) session.violation(task);  // one handle for a primary context
-  constexpr uint32_t GUEST_FLAGS = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX;
   if ((body.flags & ~GUEST_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevice device;
   if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
   if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
   auto context = std::make_shared<Context>();
   context->device = static_cast<int>(body.device);
+  context->is_primary = true;
   if (const CUresult bad = driver.cuDevicePrimaryCtxRetain(&context->raw, device)) return bad;
   wire::ContextRetained out{};
-  CUresult result = driver.cuCtxSetCurrent(context->raw);
-  if (result == CUDA_SUCCESS) result = session.enter(*context);
-  if (result == CUDA_SUCCESS) result = session.register_session_memory();
-  if (result == CUDA_SUCCESS) {
-    result = driver.cuStreamCreate(&context->watch_stream, CU_STREAM_NON_BLOCKING);
-  }
-  if (result == CUDA_SUCCESS) {
-    result = driver.cuCtxGetStreamPriorityRange(&out.least_priority, &out.greatest_priority);
-  }
-  if (result == CUDA_SUCCESS) result = driver.cuCtxGetApiVersion(context->raw, &out.api_version);
-  if (result != CUDA_SUCCESS) {
+  if (const CUresult bad = prepare(session, *context, &out)) {
     (void)driver.cuDevicePrimaryCtxRelease_v2(device);
-    return result;
+    return bad;
   }
-  auto legacy = std::make_shared<Stream>();
-  legacy->raw = CU_STREAM_LEGACY;
-  legacy->context = context;
-  legacy->context_handle = body.context;
-  legacy->progress = word;
-  if (!session.handles.add(body.context, context) ||
-      !session.handles.add(body.legacy_stream, legacy)) {
-    session.violation(task);
-  }
+  add_to_tables(session, task, body, context);
   reply.put(out);
   return CUDA_SUCCESS;
 }
@@ -56,17 +89,59 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
 CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter&) {
   wire::ContextReset body;
   if (!task.read(&body)) session.violation(task);
-  const auto context = session.handles.context(body.context);
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = session.enter(*context)) return bad;
-  // First out of the table: the watcher must not ask a stream that goes.
-  session.handles.remove_streams_of(body.context);
-  session.handles.remove(body.context);
+  const auto known = session.handles.context(body.context);
+  if (known == nullptr || !known->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = session.enter(*known)) return bad;
+  const auto context = take(session, body.context);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;  // another thread was quicker
   const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
   session.output.deliver(session.events);
   session.forget_registrations();
-  if (session.n_devices == 1) session.forget_device_ranges();
+  (void)session.forget_device_ranges(body.context);
   return result;
+}
+
+CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::ContextRetain body;
+  if (!task.read(&body)) session.violation(task);
+  check(session, task, body);
+  const DriverTable& driver = *session.driver;
+  if ((body.flags & ~GUEST_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUdevice device;
+  if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
+  auto context = std::make_shared<Context>();
+  context->device = static_cast<int>(body.device);
+  if (const CUresult bad = driver.cuCtxCreate_v2(&context->raw, body.flags, device)) return bad;
+  // This thread's current context is enter()'s to choose.
+  CUcontext popped = nullptr;
+  if (const CUresult bad = driver.cuCtxPopCurrent_v2(&popped)) return bad;
+  wire::ContextRetained out{};
+  if (const CUresult bad = prepare(session, *context, &out)) {
+    (void)driver.cuCtxDestroy_v2(context->raw);
+    return bad;
+  }
+  add_to_tables(session, task, body, context);
+  reply.put(out);
+  return CUDA_SUCCESS;
+}
+
+CUresult ctx_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::ContextReset body;
+  if (!task.read(&body)) session.violation(task);
+  const auto known = session.handles.context(body.context);
+  if (known == nullptr || known->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto context = take(session, body.context);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return session.retire_context(*context, body.context);
+}
+
+CUresult ctx_set_flags(Session& session, const Task& task, ReplyWriter&) {
+  wire::ContextFlags body;
+  if (!task.read(&body)) session.violation(task);
+  if ((body.flags & ~GUEST_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  if (session.driver->cuCtxSetFlags == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  return session.driver->cuCtxSetFlags(body.flags);
 }
 
 }  // namespace kvgpu::worker

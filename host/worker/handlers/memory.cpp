@@ -9,9 +9,9 @@ namespace kvgpu::worker {
 
 namespace {
 
-CUresult keep_in_window(Session& session, CUdeviceptr dptr, uint64_t bytes) {
+CUresult keep_in_window(Session& session, wire::Handle context, CUdeviceptr dptr, uint64_t bytes) {
   if (session.is_in_window(dptr, bytes)) {
-    session.add_device_range(dptr, bytes);
+    session.add_device_range(dptr, bytes, context);
     return CUDA_SUCCESS;
   }
   log("the driver placed %llu bytes at 0x%llx, outside of the window: freed and refused",
@@ -39,7 +39,7 @@ CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUdeviceptr dptr = 0;
   if (const CUresult bad = session.driver->cuMemAlloc_v2(&dptr, body.bytes)) return bad;
-  if (const CUresult bad = keep_in_window(session, dptr, body.bytes)) return bad;
+  if (const CUresult bad = keep_in_window(session, body.context, dptr, body.bytes)) return bad;
   reply.put(wire::MemAllocated{dptr});
   return CUDA_SUCCESS;
 }
@@ -53,7 +53,8 @@ CUresult mem_alloc_pitch_v2(Session& session, const Task& task, ReplyWriter& rep
   const CUresult result = session.driver->cuMemAllocPitch_v2(&dptr, &pitch_bytes, body.width_bytes,
                                                              body.height, body.element_bytes);
   if (result != CUDA_SUCCESS) return result;
-  if (const CUresult bad = keep_in_window(session, dptr, pitch_bytes * body.height)) return bad;
+  const CUresult bad = keep_in_window(session, body.context, dptr, pitch_bytes * body.height);
+  if (bad != CUDA_SUCCESS) return bad;
   reply.put(wire::MemAllocatedPitch{dptr, pitch_bytes});
   return CUDA_SUCCESS;
 }

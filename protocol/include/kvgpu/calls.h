@@ -44,8 +44,13 @@ struct ContextRetained {
   uint32_t api_version;
   uint32_t reserved;
 };
-struct ContextReset {
+struct ContextReset {  // and cuCtxDestroy_v2
   Handle context;
+};
+struct ContextFlags {
+  Handle context;
+  uint32_t flags;
+  uint32_t reserved;
 };
 
 // ---- memory

@@ -67,6 +67,14 @@ enum class Op : uint16_t {
   cuGraphDestroy = 124,
   cuGraphExecDestroy = 125,
   cuGraphGetNodes = 126,
+  cuCtxCreate_v2 = 260,
+  cuCtxDestroy_v2 = 261,
+  cuCtxSetFlags = 262,
+  cuCtxGetCacheConfig = 263,
+  cuCtxSetCacheConfig = 264,
+  cuCtxGetSharedMemConfig = 265,
+  cuCtxSetSharedMemConfig = 266,
+  cuCtxResetPersistingL2Cache = 267,
 };
 
 }  // namespace kvgpu::wire

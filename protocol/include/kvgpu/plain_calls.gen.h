@@ -21,6 +21,34 @@ struct cuCtxSetLimit_in {
   uint64_t value;
 };
 
+struct cuCtxGetCacheConfig_in {
+  Handle context;
+};
+struct cuCtxGetCacheConfig_out {
+  uint64_t pconfig;
+};
+
+struct cuCtxSetCacheConfig_in {
+  Handle context;
+  uint64_t config;
+};
+
+struct cuCtxGetSharedMemConfig_in {
+  Handle context;
+};
+struct cuCtxGetSharedMemConfig_out {
+  uint64_t pConfig;
+};
+
+struct cuCtxSetSharedMemConfig_in {
+  Handle context;
+  uint64_t config;
+};
+
+struct cuCtxResetPersistingL2Cache_in {
+  Handle context;
+};
+
 struct cuMemGetInfo_v2_in {
   Handle context;
 };

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// How contexts begin and end: the primary one of each device, and those of cuCtxCreate. The worker
+// is told; everything else is guest state.
+#include <algorithm>
+
+#include "call.h"
+#include "context_storage.h"
+#include "contexts.h"
+#include "generated/api.gen.h"
+#include "memory_map.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+Context* primary_of(CUdevice device, CUresult* error) {
+  Session& session = Session::get();
+  *error = CUDA_SUCCESS;
+  if (!session.is_open()) {
+    *error = CUDA_ERROR_NOT_INITIALIZED;
+  } else if (device < 0 || static_cast<size_t>(device) >= session.devices().size()) {
+    *error = CUDA_ERROR_INVALID_DEVICE;
+  }
+  return *error == CUDA_SUCCESS ? session.devices()[static_cast<size_t>(device)].primary : nullptr;
+}
+
+// Holding context.mutex. `op` makes the context in the worker.
+CUresult activate(Context& context, wire::Op op) {
+  Session& session = Session::get();
+  if (context.legacy == nullptr) {
+    uint64_t first_number;
+    Stream* const legacy = tables().streams.create();
+    legacy->context = &context;
+    legacy->id = context.id;
+    legacy->word = session.allocate_word(&first_number);
+    if (legacy->word >= N_PROGRESS_WORDS) return CUDA_ERROR_OUT_OF_MEMORY;
+    legacy->issued = first_number;
+    context.legacy = legacy;
+  }
+  const wire::ContextRetain body{context.handle,       context.legacy->handle,
+                                 context.legacy->word, static_cast<uint32_t>(context.device),
+                                 context.flags,        0};
+  ReplyBuffer out{&context.info, sizeof context.info};
+  const CUresult result = session.call(op, context.device, &out, part(body));
+  if (result == CUDA_SUCCESS) {
+    context.streams.assign(1, context.legacy);
+    context.active.store(true, std::memory_order_release);
+  }
+  return result;
+}
+
+// Events, modules and executable graphs die with their context; a library lives on, but the modules
+// it gave do not.
+void forget_objects(const Context& context) {
+  for (const wire::Handle handle : tables().graph_execs.handles()) {
+    const GraphExec* const exec = tables().graph_execs.find(handle);
+    if (exec != nullptr && exec->context == &context) forget(handle);
+  }
+  for (const wire::Handle handle : tables().events.handles()) {
+    const Event* const event = tables().events.find(handle);
+    if (event != nullptr && event->context == &context) tables().events.remove(handle);
+  }
+  for (const wire::Handle handle : tables().modules.handles()) {
+    Module* const module = tables().modules.find(handle);
+    if (module == nullptr) continue;
+    if (module->context == &context) forget(handle);
+    if (module->is_library && module->module_of_library != 0) {
+      forget(module->module_of_library);
+      module->module_of_library = 0;
+    }
+  }
+}
+
+// Holding context.mutex. What was made in the context goes with it; a primary context keeps its
+// legacy stream.
+CUresult deactivate(Context& context, wire::Op op) {
+  Session& session = Session::get();
+  const wire::ContextReset body{context.handle};
+  const CUresult result = session.call(op, context.device, nullptr, part(body));
+  if (result != CUDA_SUCCESS) return result;
+  context.active.store(false, std::memory_order_release);
+  drop_captures(context);
+  for (Stream* stream : context.streams) {
+    session.settle_word(stream->word, stream->issued);
+    if (stream == context.legacy && context.is_primary) continue;
+    session.free_word(stream->word, stream->issued);
+    tables().streams.remove(stream->handle);
+  }
+  context.streams.clear();
+  context.idle_thread_streams.clear();
+  forget_objects(context);
+  memory_map().forget_context(context);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev) {
+  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  Context* const context = primary_of(dev, &error);
+  if (context == nullptr) return error;
+  if ((error = Session::get().pending_error()) != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(context->mutex);
+  if (!context->active &&
+      (error = activate(*context, wire::Op::cuDevicePrimaryCtxRetain)) != CUDA_SUCCESS)
+    return error;
+  ++context->retain_count;
+  *pctx = from_wire<CUcontext>(context->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult device_primary_ctx_release(CUdevice dev) {
+  CUresult error;
+  Context* const context = primary_of(dev, &error);
+  if (context == nullptr) return error;
+  {
+    const std::lock_guard lock(context->mutex);
+    if (context->retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--context->retain_count > 0) return CUDA_SUCCESS;
+  }
+  return device_primary_ctx_reset(dev);
+}
+CUresult device_primary_ctx_release_v2(CUdevice dev) { return device_primary_ctx_release(dev); }
+
+CUresult device_primary_ctx_reset(CUdevice dev) {
+  CUresult error;
+  Context* const context = primary_of(dev, &error);
+  if (context == nullptr) return error;
+  // Other libraries' code, which may call us: no lock is held.
+  if (context->active) run_storage_destructors(*context);
+  const std::lock_guard lock(context->mutex);
+  return context->active ? deactivate(*context, wire::Op::cuDevicePrimaryCtxReset) : CUDA_SUCCESS;
+}
+CUresult device_primary_ctx_reset_v2(CUdevice dev) { return device_primary_ctx_reset(dev); }
+
+CUresult device_primary_ctx_get_state(CUdevice dev, unsigned int* flags, int* active) {
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  if (const Context* context = primary_of(dev, &error)) {
+    *flags = context->flags;
+    *active = context->active.load(std::memory_order_acquire);
+  }
+  return error;
+}
+
+CUresult device_primary_ctx_set_flags(CUdevice dev, unsigned int flags) {
+  if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  if (Context* context = primary_of(dev, &error)) context->flags = flags;
+  return error;
+}
+CUresult device_primary_ctx_set_flags_v2(CUdevice dev, unsigned int flags) {
+  return device_primary_ctx_set_flags(dev, flags);
+}
+
+// ---- contexts of cuCtxCreate
+
+CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  CUresult error;
+  if (primary_of(dev, &error) == nullptr) return error;
+  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if ((error = Session::get().pending_error()) != CUDA_SUCCESS) return error;
+  if ((flags & (CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE)) != 0) {
+    return static_cast<CUresult>(refuse_part("a context with core dumps"));
+  }
+  if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = tables().contexts.create();
+  if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  context->device = dev;
+  context->flags = flags;
+  context->attach_count = 1;
+  context->id = next_context_id();
+  const std::lock_guard lock(context->mutex);
+  if ((error = activate(*context, wire::Op::cuCtxCreate_v2)) != CUDA_SUCCESS) {
+    context->destroyed = true;
+    return error;
+  }
+  push_context(*context);
+  *pctx = from_wire<CUcontext>(context->handle);
+  return CUDA_SUCCESS;
+}
+CUresult ctx_create(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  return ctx_create_v2(pctx, flags, dev);
+}
+
+CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam*, int numParams, unsigned int flags,
+                       CUdevice dev) {
+  if (numParams != 0) {
+    return static_cast<CUresult>(refuse_part("cuCtxCreate with execution affinity"));
+  }
+  return ctx_create_v2(pctx, flags, dev);
+}
+
+CUresult ctx_create_v4(CUcontext* pctx, CUctxCreateParams* params, unsigned int flags,
+                       CUdevice dev) {
+  if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr)) {
+    return static_cast<CUresult>(refuse_part("cuCtxCreate with execution affinity or graphics"));
+  }
+  return ctx_create_v2(pctx, flags, dev);
+}
+
+CUresult ctx_destroy_v2(CUcontext ctx) {
+  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  Context* const context = find(ctx);
+  if (context == nullptr || context->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  run_storage_destructors(*context);
+  const std::lock_guard lock(context->mutex);
+  if (context->destroyed) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUresult result = deactivate(*context, wire::Op::cuCtxDestroy_v2);
+  if (result != CUDA_SUCCESS) return result;
+  context->destroyed = true;
+  // CUDA 13.0 cuda.h: popped where it is the caller's current one; other threads keep a context
+  // that answers CUDA_ERROR_CONTEXT_IS_DESTROYED.
+  if (current_context() == context) pop_context();
+  return CUDA_SUCCESS;
+}
+CUresult ctx_destroy(CUcontext ctx) { return ctx_destroy_v2(ctx); }
+
+CUresult ctx_attach(CUcontext* pctx, unsigned int flags) {
+  if (pctx == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Context& context = call.context_object();
+  const std::lock_guard lock(context.mutex);
+  if (!context.is_primary) ++context.attach_count;
+  *pctx = from_wire<CUcontext>(context.handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult ctx_detach(CUcontext ctx) {
+  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  Context* const context = find(ctx);
+  if (context == nullptr || context->is_primary || context != current_context()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  {
+    const std::lock_guard lock(context->mutex);
+    if (--context->attach_count > 0) return CUDA_SUCCESS;
+  }
+  return ctx_destroy_v2(ctx);
+}
+
+}  // namespace kvgpu::guest
