@@ -42,7 +42,9 @@ def test_vector_add_and_the_rest_of_the_demo(host: Loopback) -> None:
     assert output.splitlines()[-1] == "demo: all results correct"
 
 
-@pytest.mark.parametrize("program", ["capture", "errors", "hostfunc", "memory", "printf"])
+@pytest.mark.parametrize(
+    "program", ["capture", "errors", "hostfunc", "memory", "printf", "vector_add"]
+)
 def test_program_finds_all_results_correct(host: Loopback, program: str) -> None:
     assert host.check(PROGRAMS / program).splitlines()[-1] == f"{program}: all results correct"
 
