@@ -143,6 +143,22 @@ class Pong(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class Query(Body):
+    TYPE: ClassVar[int] = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Facts(Body):
+    TYPE: ClassVar[int] = 12
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHIiI")
+    major: int
+    minor: int
+    features: int
+    driver_version: int
+    reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Ready(Body):
     TYPE: ClassVar[int] = 16
     LAYOUT: ClassVar[struct.Struct] = struct.Struct("<I")
@@ -179,7 +195,7 @@ class Failed(Failure):
 BODIES: dict[int, type[Body]] = {
     body.TYPE: body
     for body in (
-        *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong),
+        *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong, Query, Facts),
         *(Ready, ExtentAlloc, Extent, ExtentFree, Failed),
     )
 }

@@ -37,6 +37,12 @@ class Driver:
     def devices(self) -> list[dict[str, Any]]:
         return [device for device in self.inventory.get("devices", []) if isinstance(device, dict)]
 
+    @property
+    def version(self) -> int:
+        """What cuDriverGetVersion answers, such as 13000; 0 if it is not known."""
+        version = self.inventory.get("driver_version")
+        return version if isinstance(version, int) else 0
+
 
 async def choose_driver(setting: str, worker: Path, timeout_s: float) -> Driver:
     """Return the driver that `setting` (auto, nvidia, software or a path) names, with its devices.

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from kvgpu.host.control_frames import Frame, Kick, Open, Ping, Pong, Refused
+from kvgpu.host.control_frames import Frame, Kick, Open, Ping, Pong, Query, Refused
 from kvgpu.host.errors import SessionError
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
 from kvgpu.host.packet_socket import PacketSocket
@@ -110,6 +110,7 @@ class LocalClient:
         self._pidfd = os.pidfd_open(self._pid)
         self._session: Session | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._packets = PacketSocket(sock, f"process {self._pid}", self._on_frame, self._hang_up)
         asyncio.get_running_loop().add_reader(self._pidfd, self._hang_up)
@@ -128,9 +129,9 @@ class LocalClient:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._packets.close()
-        if self._opening:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
+        for task in filter(None, (self._opening, self._answering)):
+            task.cancel()
+            await asyncio.wait([task])
         if self._session:
             await self._broker.end([self._session])
         self._on_gone(self)
@@ -145,9 +146,14 @@ class LocalClient:
                 self._session.kick()
             case Ping():
                 self._packets.send(Frame(Pong(), frame.id))
+            case Query() if self._answering is None:
+                self._answering = asyncio.create_task(self._answer(frame.id))
             case body:
                 _log.warning("process %d: %s not expected, hung up", self._pid, body)
                 self._hang_up()
+
+    async def _answer(self, request_number: int) -> None:
+        self._packets.send(Frame(await self._broker.facts(), request_number))
 
     async def _open(self, request: Open, request_number: int) -> None:
         try:

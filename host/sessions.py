@@ -27,6 +27,7 @@ from kvgpu.host.control_frames import (
     Extent,
     ExtentAlloc,
     ExtentFree,
+    Facts,
     Frame,
     Open,
     Opened,
@@ -219,6 +220,14 @@ class SessionBroker:
         self._watch(session, on_end)
         _log.info("session %d: opened for %s, %s", session.number, vm, session.comm)
         return session
+
+    async def facts(self) -> Facts:
+        """Return what a client may know without a session; waits until the driver has answered."""
+        try:
+            version = (await self._get_driver()).version
+        except KvgpuError:
+            version = 0
+        return Facts(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES, version)
 
     async def end(self, sessions: list[Session]) -> None:
         """End `sessions` and wait until nothing is left of them.

@@ -168,6 +168,7 @@ class VmChannel:
                 )
             )
         )
+        self._send(Frame(await self._broker.facts()))
 
     async def _open(self, request: Open, request_number: int) -> None:
         try:

@@ -195,6 +195,8 @@ bool Agent::handle_client_frame(Client& client, const Frame& frame) {
       return true;
     case Type::PING:
       return send_to_client(client, Frame{Type::PONG, frame.id, {}});
+    case Type::QUERY:
+      return send_to_client(client, make_frame(Type::FACTS, frame.id, facts_));
     default:
       return false;
   }

@@ -100,6 +100,7 @@ class Agent {
   std::list<Client> clients_;     // a list: handlers hold references to elements
   std::vector<uint32_t> closes_;  // sessions to close as soon as the host listens
   bool welcomed_ = false;
+  control::Facts facts_{};  // of the host; zeroes until it has sent them
   bool stopping_ = false;
   bool told_what_is_missing_ = false;
   std::string refusal_;  // why the host refused HELLO; empty if it did not

@@ -60,6 +60,9 @@ void Agent::on_host_frame(const Frame& frame) {
       return say_hello();
     case Type::PONG:
       return;
+    case Type::FACTS:
+      if (const auto facts = payload_as<control::Facts>(frame)) facts_ = *facts;
+      return;
     default:
       log("frame of type %u from the host ignored", static_cast<unsigned>(frame.type));
   }

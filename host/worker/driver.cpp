@@ -13,7 +13,7 @@ bool load_driver(const char* path, DriverTable* table, std::string* error) {
     return false;
   }
   table->fill([library](const char* name) { return dlsym(library, name); });
-  if (table->cuInit == nullptr || table->cuLaunchKernel == nullptr) {
+  if (!table->has(table->cuInit) || !table->has(table->cuLaunchKernel)) {
     *error = std::string(path) + " is not a CUDA driver library (no cuInit)";
     return false;
   }
@@ -22,7 +22,7 @@ bool load_driver(const char* path, DriverTable* table, std::string* error) {
 
 std::string error_name(const DriverTable& driver, CUresult error) {
   const char* name = nullptr;
-  if (driver.cuGetErrorName == nullptr || driver.cuGetErrorName(error, &name) != CUDA_SUCCESS) {
+  if (driver.cuGetErrorName(error, &name) != CUDA_SUCCESS) {
     name = "CUDA error";
   }
   return std::string(name) + " (" + std::to_string(static_cast<int>(error)) + ")";

@@ -19,9 +19,7 @@ namespace kvgpu::worker {
 // illegal; the guest library keeps the rules of its own threads.
 void prepare_driver_thread(const DriverTable& driver) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (driver.cuThreadExchangeStreamCaptureMode != nullptr) {
-    (void)driver.cuThreadExchangeStreamCaptureMode(&mode);
-  }
+  (void)driver.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 namespace {

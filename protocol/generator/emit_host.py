@@ -11,13 +11,13 @@ def driver_h(model: Model) -> str:
     """driver.gen.h: a pointer per function of the driver that cuda.h declares and the driver exports."""
     names = [n for n in model.exported if n in model.functions]
     text = (
-        f"{banner(model)}#pragma once\n\n#include <cuda.h>\n\n"
-        "namespace kvgpu::worker {\n\n// Null where the loaded driver has no such function.\n"
-        "struct DriverTable {\n"
+        f'{banner(model)}#pragma once\n\n#include <cuda.h>\n\n#include "absent.h"\n\n'
+        "namespace kvgpu::worker {\n\n// Where the loaded driver has no such function: Absent.\n"
+        "struct DriverTable : DriverTableBase {\n"
     )
     text += "".join(f"  decltype(&::{n}) {n} = nullptr;\n" for n in names)
     text += "\n  template <typename Resolve>\n  void fill(Resolve resolve) {\n"
-    text += "".join(f'    {n} = reinterpret_cast<decltype({n})>(resolve("{n}"));\n' for n in names)
+    text += "".join(f'    put<{i}>({n}, "{n}", resolve);\n' for i, n in enumerate(names))
     return text + "  }\n};\n\n}  // namespace kvgpu::worker\n"
 
 

@@ -166,6 +166,9 @@ class FakeQemu:
         body = (await self.frames.get()).body
         while not isinstance(body, cf.Welcome):
             body = (await self.frames.get()).body
+        facts = (await self.frames.get()).body
+        assert isinstance(facts, cf.Facts), facts
+        assert facts.driver_version == 13000  # as fake_worker.py has it
         return body
 
     async def open(self) -> cf.Opened:

@@ -22,6 +22,7 @@ from kvgpu.host.control_frames import (
     Body,
     Close,
     Closed,
+    Facts,
     Frame,
     Hello,
     Kick,
@@ -29,6 +30,7 @@ from kvgpu.host.control_frames import (
     Opened,
     Ping,
     Pong,
+    Query,
     Refused,
     StreamDecoder,
     Welcome,
@@ -339,6 +341,23 @@ def test_host_of_another_major_version_is_refused(world: World) -> None:
     assert isinstance(answer, Refused)
     assert answer.cuda_error == 803
     assert "upgrade the guest's" in answer.message
+
+
+def test_facts_of_the_host_are_kept_for_whoever_asks(world: World) -> None:
+    """A client learns the driver's version without a session; 0 while the host has not said it."""
+    world.start_agent()
+    world.host.accept()
+    world.host.welcome()
+    with world.connect() as early:
+        early.send(Frame(Query(), 7).encode())
+        assert decode(early.recv(8192)) == Frame(Facts(0, 0, 0, 0), 7)
+    world.host.send(Facts(0, 2, 0, 12040))
+    with world.connect() as client:
+        client.send(open_frame())
+        world.host.open_session(9)  # so the agent has read what came before
+        decode(client.recv(8192))
+        client.send(Frame(Query(), 8).encode())
+        assert decode(client.recv(8192)) == Frame(Facts(0, 2, 0, 12040), 8)
 
 
 def test_garbage_from_the_host_is_skipped(welcomed: World) -> None:

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "generated/api.gen.h"
+#include "host_link.h"
 #include "session.h"
 
 namespace kvgpu::guest {
@@ -30,9 +31,7 @@ CUresult init(unsigned int Flags) {
 
 CUresult driver_get_version(int* driverVersion) {
   if (driverVersion == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Before cuInit nobody has been asked: the release this library serves.
-  const Session& session = Session::get();
-  *driverVersion = session.is_open() ? session.driver_version() : CUDA_VERSION;
+  *driverVersion = served_cuda_version();
   return CUDA_SUCCESS;
 }
 

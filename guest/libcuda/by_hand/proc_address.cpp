@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuGetProcAddress: by exact (name, version, flags), with the answers driver 580 gives.
+// cuGetProcAddress: by exact (name, version, flags), with the answers driver 580 gives, or the
+// host's driver where that is older: it knows no name, and no version of a name, of a later
+// release.
 #include "proc_address.h"
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 #include <span>
 
 #include "generated/api.gen.h"
-#include "session.h"
+#include "host_link.h"
 
 namespace kvgpu::guest {
 
@@ -18,7 +20,7 @@ struct Found {
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 };
 
-Found find(const char* symbol, int version, bool per_thread) {
+Found find(const char* symbol, int version, bool per_thread, int served_version) {
   const std::span table(PROC_ADDRESSES, N_PROC_ADDRESSES);
   const auto by_name = [](const ProcAddress& a, const char* b) {
     return std::strcmp(a.name, b) < 0;
@@ -26,10 +28,13 @@ Found find(const char* symbol, int version, bool per_thread) {
   const auto first = std::lower_bound(table.begin(), table.end(), symbol, by_name);
   const auto last = std::find_if(
       first, table.end(), [&](const ProcAddress& e) { return std::strcmp(e.name, symbol) != 0; });
-  const bool has_twin = std::any_of(first, last, [](const ProcAddress& e) { return e.per_thread; });
+  const bool has_twin = std::any_of(first, last, [&](const ProcAddress& e) {
+    return e.per_thread && e.version <= served_version;
+  });
   Found found;
   for (auto entry = first; entry != last; ++entry) {
     if (entry->per_thread != (per_thread && has_twin)) continue;
+    if (entry->version > served_version) continue;
     if (entry->version <= version) {
       found = {entry->function, CU_GET_PROC_ADDRESS_SUCCESS};
     } else if (found.function == nullptr) {
@@ -45,13 +50,14 @@ CUresult get_proc_address_v2(const char* symbol, void** pfn, int cuda_version, c
                              CUdriverProcAddressQueryResult* symbol_status,
                              CUstream default_stream) {
   if (symbol == nullptr || pfn == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
-  if (cuda_version > CUDA_VERSION) return CUDA_ERROR_INVALID_VALUE;
+  const int served_version = served_cuda_version();
+  if (cuda_version > served_version) return CUDA_ERROR_INVALID_VALUE;
   // The _ptsz twin: "default" means the stream per thread.
   if (flags == CU_GET_PROC_ADDRESS_DEFAULT && default_stream == CU_STREAM_PER_THREAD) {
     flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   }
-  const Found found =
-      find(symbol, cuda_version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+  const Found found = find(symbol, cuda_version,
+                           flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, served_version);
   *pfn = found.function;
   if (symbol_status != nullptr) *symbol_status = found.status;
   return CUDA_SUCCESS;

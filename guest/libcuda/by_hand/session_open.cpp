@@ -4,31 +4,21 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "address_space.h"
 #include "contexts.h"
+#include "host_link.h"
 #include "log.h"
 #include "session.h"
 #include "waiter.h"
 
 namespace kvgpu::guest {
-
-namespace {
-
-const char* socket_path() {
-  const char* path = std::getenv(control::SOCKET_ENV);
-  return path != nullptr ? path : control::GUEST_SOCKET;
-}
-
-}  // namespace
 
 void Session::fork_child() {
   Session& session = get();
@@ -77,15 +67,11 @@ CUresult Session::connect() {
         "no address window is free in this process (a sanitizer?): CUDA cannot be used in it");
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, socket_path(), sizeof address.sun_path - 1);
-  socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (socket_ < 0 ||
-      ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+  socket_ = connect_to_host();
+  if (socket_ < 0) {
     log(Level::WARNING,
         "cannot reach %s: %s. Is kvgpu-agentd running (systemctl status kvgpu-agentd)?",
-        socket_path(), strerror(errno));
+        host_socket_path(), strerror(errno));
     return CUDA_ERROR_NO_DEVICE;
   }
   struct {

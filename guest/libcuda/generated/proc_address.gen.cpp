@@ -114,7 +114,6 @@ extern "C" int cuEGLStreamProducerDisconnect();
 extern "C" int cuEGLStreamProducerPresentFrame();
 extern "C" int cuEGLStreamProducerReturnFrame();
 extern "C" int cuEventCreate();
-extern "C" int cuEventCreateFromEGLSync();
 extern "C" int cuEventDestroy();
 extern "C" int cuEventDestroy_v2();
 extern "C" int cuEventElapsedTime();
@@ -673,7 +672,6 @@ extern "C" int cuUserObjectRetain();
 extern "C" int cuVDPAUCtxCreate();
 extern "C" int cuVDPAUCtxCreate_v2();
 extern "C" int cuVDPAUGetDevice();
-extern "C" int cuWGLGetDevice();
 extern "C" int cuWaitExternalSemaphoresAsync();
 extern "C" int cuWaitExternalSemaphoresAsync_ptsz();
 
@@ -828,7 +826,6 @@ const ProcAddress PROC_ADDRESSES[] = {
     {"cuEGLStreamProducerReturnFrame", 7000, false,
      reinterpret_cast<void*>(&cuEGLStreamProducerReturnFrame)},
     {"cuEventCreate", 2000, false, reinterpret_cast<void*>(&cuEventCreate)},
-    {"cuEventCreateFromEGLSync", 9000, false, reinterpret_cast<void*>(&cuEventCreateFromEGLSync)},
     {"cuEventDestroy", 2000, false, reinterpret_cast<void*>(&cuEventDestroy)},
     {"cuEventDestroy", 4000, false, reinterpret_cast<void*>(&cuEventDestroy_v2)},
     {"cuEventElapsedTime", 2000, false, reinterpret_cast<void*>(&cuEventElapsedTime)},
@@ -1510,12 +1507,11 @@ const ProcAddress PROC_ADDRESSES[] = {
     {"cuVDPAUCtxCreate", 3010, false, reinterpret_cast<void*>(&cuVDPAUCtxCreate)},
     {"cuVDPAUCtxCreate", 3020, false, reinterpret_cast<void*>(&cuVDPAUCtxCreate_v2)},
     {"cuVDPAUGetDevice", 3010, false, reinterpret_cast<void*>(&cuVDPAUGetDevice)},
-    {"cuWGLGetDevice", 2020, false, reinterpret_cast<void*>(&cuWGLGetDevice)},
     {"cuWaitExternalSemaphoresAsync", 10000, false,
      reinterpret_cast<void*>(&cuWaitExternalSemaphoresAsync)},
     {"cuWaitExternalSemaphoresAsync", 10000, true,
      reinterpret_cast<void*>(&cuWaitExternalSemaphoresAsync_ptsz)},
 };
-const size_t N_PROC_ADDRESSES = 673;
+const size_t N_PROC_ADDRESSES = 671;
 
 }  // namespace kvgpu::guest

@@ -5,10 +5,12 @@
 
 #include <cuda.h>
 
+#include "absent.h"
+
 namespace kvgpu::worker {
 
-// Null where the loaded driver has no such function.
-struct DriverTable {
+// Where the loaded driver has no such function: Absent.
+struct DriverTable : DriverTableBase {
   decltype(&::cuArray3DCreate) cuArray3DCreate = nullptr;
   decltype(&::cuArray3DCreate_v2) cuArray3DCreate_v2 = nullptr;
   decltype(&::cuArray3DGetDescriptor) cuArray3DGetDescriptor = nullptr;
@@ -666,1123 +668,660 @@ struct DriverTable {
 
   template <typename Resolve>
   void fill(Resolve resolve) {
-    cuArray3DCreate = reinterpret_cast<decltype(cuArray3DCreate)>(resolve("cuArray3DCreate"));
-    cuArray3DCreate_v2 =
-        reinterpret_cast<decltype(cuArray3DCreate_v2)>(resolve("cuArray3DCreate_v2"));
-    cuArray3DGetDescriptor =
-        reinterpret_cast<decltype(cuArray3DGetDescriptor)>(resolve("cuArray3DGetDescriptor"));
-    cuArray3DGetDescriptor_v2 =
-        reinterpret_cast<decltype(cuArray3DGetDescriptor_v2)>(resolve("cuArray3DGetDescriptor_v2"));
-    cuArrayCreate = reinterpret_cast<decltype(cuArrayCreate)>(resolve("cuArrayCreate"));
-    cuArrayCreate_v2 = reinterpret_cast<decltype(cuArrayCreate_v2)>(resolve("cuArrayCreate_v2"));
-    cuArrayDestroy = reinterpret_cast<decltype(cuArrayDestroy)>(resolve("cuArrayDestroy"));
-    cuArrayGetDescriptor =
-        reinterpret_cast<decltype(cuArrayGetDescriptor)>(resolve("cuArrayGetDescriptor"));
-    cuArrayGetDescriptor_v2 =
-        reinterpret_cast<decltype(cuArrayGetDescriptor_v2)>(resolve("cuArrayGetDescriptor_v2"));
-    cuArrayGetMemoryRequirements = reinterpret_cast<decltype(cuArrayGetMemoryRequirements)>(
-        resolve("cuArrayGetMemoryRequirements"));
-    cuArrayGetPlane = reinterpret_cast<decltype(cuArrayGetPlane)>(resolve("cuArrayGetPlane"));
-    cuArrayGetSparseProperties = reinterpret_cast<decltype(cuArrayGetSparseProperties)>(
-        resolve("cuArrayGetSparseProperties"));
-    cuCheckpointProcessCheckpoint = reinterpret_cast<decltype(cuCheckpointProcessCheckpoint)>(
-        resolve("cuCheckpointProcessCheckpoint"));
-    cuCheckpointProcessGetRestoreThreadId =
-        reinterpret_cast<decltype(cuCheckpointProcessGetRestoreThreadId)>(
-            resolve("cuCheckpointProcessGetRestoreThreadId"));
-    cuCheckpointProcessGetState = reinterpret_cast<decltype(cuCheckpointProcessGetState)>(
-        resolve("cuCheckpointProcessGetState"));
-    cuCheckpointProcessLock =
-        reinterpret_cast<decltype(cuCheckpointProcessLock)>(resolve("cuCheckpointProcessLock"));
-    cuCheckpointProcessRestore = reinterpret_cast<decltype(cuCheckpointProcessRestore)>(
-        resolve("cuCheckpointProcessRestore"));
-    cuCheckpointProcessUnlock =
-        reinterpret_cast<decltype(cuCheckpointProcessUnlock)>(resolve("cuCheckpointProcessUnlock"));
-    cuCoredumpGetAttribute =
-        reinterpret_cast<decltype(cuCoredumpGetAttribute)>(resolve("cuCoredumpGetAttribute"));
-    cuCoredumpGetAttributeGlobal = reinterpret_cast<decltype(cuCoredumpGetAttributeGlobal)>(
-        resolve("cuCoredumpGetAttributeGlobal"));
-    cuCoredumpSetAttribute =
-        reinterpret_cast<decltype(cuCoredumpSetAttribute)>(resolve("cuCoredumpSetAttribute"));
-    cuCoredumpSetAttributeGlobal = reinterpret_cast<decltype(cuCoredumpSetAttributeGlobal)>(
-        resolve("cuCoredumpSetAttributeGlobal"));
-    cuCtxAttach = reinterpret_cast<decltype(cuCtxAttach)>(resolve("cuCtxAttach"));
-    cuCtxCreate = reinterpret_cast<decltype(cuCtxCreate)>(resolve("cuCtxCreate"));
-    cuCtxCreate_v2 = reinterpret_cast<decltype(cuCtxCreate_v2)>(resolve("cuCtxCreate_v2"));
-    cuCtxCreate_v3 = reinterpret_cast<decltype(cuCtxCreate_v3)>(resolve("cuCtxCreate_v3"));
-    cuCtxCreate_v4 = reinterpret_cast<decltype(cuCtxCreate_v4)>(resolve("cuCtxCreate_v4"));
-    cuCtxDestroy = reinterpret_cast<decltype(cuCtxDestroy)>(resolve("cuCtxDestroy"));
-    cuCtxDestroy_v2 = reinterpret_cast<decltype(cuCtxDestroy_v2)>(resolve("cuCtxDestroy_v2"));
-    cuCtxDetach = reinterpret_cast<decltype(cuCtxDetach)>(resolve("cuCtxDetach"));
-    cuCtxDisablePeerAccess =
-        reinterpret_cast<decltype(cuCtxDisablePeerAccess)>(resolve("cuCtxDisablePeerAccess"));
-    cuCtxEnablePeerAccess =
-        reinterpret_cast<decltype(cuCtxEnablePeerAccess)>(resolve("cuCtxEnablePeerAccess"));
-    cuCtxFromGreenCtx = reinterpret_cast<decltype(cuCtxFromGreenCtx)>(resolve("cuCtxFromGreenCtx"));
-    cuCtxGetApiVersion =
-        reinterpret_cast<decltype(cuCtxGetApiVersion)>(resolve("cuCtxGetApiVersion"));
-    cuCtxGetCacheConfig =
-        reinterpret_cast<decltype(cuCtxGetCacheConfig)>(resolve("cuCtxGetCacheConfig"));
-    cuCtxGetCurrent = reinterpret_cast<decltype(cuCtxGetCurrent)>(resolve("cuCtxGetCurrent"));
-    cuCtxGetDevResource =
-        reinterpret_cast<decltype(cuCtxGetDevResource)>(resolve("cuCtxGetDevResource"));
-    cuCtxGetDevice = reinterpret_cast<decltype(cuCtxGetDevice)>(resolve("cuCtxGetDevice"));
-    cuCtxGetDevice_v2 = reinterpret_cast<decltype(cuCtxGetDevice_v2)>(resolve("cuCtxGetDevice_v2"));
-    cuCtxGetExecAffinity =
-        reinterpret_cast<decltype(cuCtxGetExecAffinity)>(resolve("cuCtxGetExecAffinity"));
-    cuCtxGetFlags = reinterpret_cast<decltype(cuCtxGetFlags)>(resolve("cuCtxGetFlags"));
-    cuCtxGetId = reinterpret_cast<decltype(cuCtxGetId)>(resolve("cuCtxGetId"));
-    cuCtxGetLimit = reinterpret_cast<decltype(cuCtxGetLimit)>(resolve("cuCtxGetLimit"));
-    cuCtxGetSharedMemConfig =
-        reinterpret_cast<decltype(cuCtxGetSharedMemConfig)>(resolve("cuCtxGetSharedMemConfig"));
-    cuCtxGetStreamPriorityRange = reinterpret_cast<decltype(cuCtxGetStreamPriorityRange)>(
-        resolve("cuCtxGetStreamPriorityRange"));
-    cuCtxPopCurrent = reinterpret_cast<decltype(cuCtxPopCurrent)>(resolve("cuCtxPopCurrent"));
-    cuCtxPopCurrent_v2 =
-        reinterpret_cast<decltype(cuCtxPopCurrent_v2)>(resolve("cuCtxPopCurrent_v2"));
-    cuCtxPushCurrent = reinterpret_cast<decltype(cuCtxPushCurrent)>(resolve("cuCtxPushCurrent"));
-    cuCtxPushCurrent_v2 =
-        reinterpret_cast<decltype(cuCtxPushCurrent_v2)>(resolve("cuCtxPushCurrent_v2"));
-    cuCtxRecordEvent = reinterpret_cast<decltype(cuCtxRecordEvent)>(resolve("cuCtxRecordEvent"));
-    cuCtxResetPersistingL2Cache = reinterpret_cast<decltype(cuCtxResetPersistingL2Cache)>(
-        resolve("cuCtxResetPersistingL2Cache"));
-    cuCtxSetCacheConfig =
-        reinterpret_cast<decltype(cuCtxSetCacheConfig)>(resolve("cuCtxSetCacheConfig"));
-    cuCtxSetCurrent = reinterpret_cast<decltype(cuCtxSetCurrent)>(resolve("cuCtxSetCurrent"));
-    cuCtxSetFlags = reinterpret_cast<decltype(cuCtxSetFlags)>(resolve("cuCtxSetFlags"));
-    cuCtxSetLimit = reinterpret_cast<decltype(cuCtxSetLimit)>(resolve("cuCtxSetLimit"));
-    cuCtxSetSharedMemConfig =
-        reinterpret_cast<decltype(cuCtxSetSharedMemConfig)>(resolve("cuCtxSetSharedMemConfig"));
-    cuCtxSynchronize = reinterpret_cast<decltype(cuCtxSynchronize)>(resolve("cuCtxSynchronize"));
-    cuCtxSynchronize_v2 =
-        reinterpret_cast<decltype(cuCtxSynchronize_v2)>(resolve("cuCtxSynchronize_v2"));
-    cuCtxWaitEvent = reinterpret_cast<decltype(cuCtxWaitEvent)>(resolve("cuCtxWaitEvent"));
-    cuDestroyExternalMemory =
-        reinterpret_cast<decltype(cuDestroyExternalMemory)>(resolve("cuDestroyExternalMemory"));
-    cuDestroyExternalSemaphore = reinterpret_cast<decltype(cuDestroyExternalSemaphore)>(
-        resolve("cuDestroyExternalSemaphore"));
-    cuDevResourceGenerateDesc =
-        reinterpret_cast<decltype(cuDevResourceGenerateDesc)>(resolve("cuDevResourceGenerateDesc"));
-    cuDevSmResourceSplitByCount = reinterpret_cast<decltype(cuDevSmResourceSplitByCount)>(
-        resolve("cuDevSmResourceSplitByCount"));
-    cuDeviceCanAccessPeer =
-        reinterpret_cast<decltype(cuDeviceCanAccessPeer)>(resolve("cuDeviceCanAccessPeer"));
-    cuDeviceComputeCapability =
-        reinterpret_cast<decltype(cuDeviceComputeCapability)>(resolve("cuDeviceComputeCapability"));
-    cuDeviceGet = reinterpret_cast<decltype(cuDeviceGet)>(resolve("cuDeviceGet"));
-    cuDeviceGetAttribute =
-        reinterpret_cast<decltype(cuDeviceGetAttribute)>(resolve("cuDeviceGetAttribute"));
-    cuDeviceGetByPCIBusId =
-        reinterpret_cast<decltype(cuDeviceGetByPCIBusId)>(resolve("cuDeviceGetByPCIBusId"));
-    cuDeviceGetCount = reinterpret_cast<decltype(cuDeviceGetCount)>(resolve("cuDeviceGetCount"));
-    cuDeviceGetDefaultMemPool =
-        reinterpret_cast<decltype(cuDeviceGetDefaultMemPool)>(resolve("cuDeviceGetDefaultMemPool"));
-    cuDeviceGetDevResource =
-        reinterpret_cast<decltype(cuDeviceGetDevResource)>(resolve("cuDeviceGetDevResource"));
-    cuDeviceGetExecAffinitySupport = reinterpret_cast<decltype(cuDeviceGetExecAffinitySupport)>(
-        resolve("cuDeviceGetExecAffinitySupport"));
-    cuDeviceGetGraphMemAttribute = reinterpret_cast<decltype(cuDeviceGetGraphMemAttribute)>(
-        resolve("cuDeviceGetGraphMemAttribute"));
-    cuDeviceGetHostAtomicCapabilities =
-        reinterpret_cast<decltype(cuDeviceGetHostAtomicCapabilities)>(
-            resolve("cuDeviceGetHostAtomicCapabilities"));
-    cuDeviceGetLuid = reinterpret_cast<decltype(cuDeviceGetLuid)>(resolve("cuDeviceGetLuid"));
-    cuDeviceGetMemPool =
-        reinterpret_cast<decltype(cuDeviceGetMemPool)>(resolve("cuDeviceGetMemPool"));
-    cuDeviceGetName = reinterpret_cast<decltype(cuDeviceGetName)>(resolve("cuDeviceGetName"));
-    cuDeviceGetNvSciSyncAttributes = reinterpret_cast<decltype(cuDeviceGetNvSciSyncAttributes)>(
-        resolve("cuDeviceGetNvSciSyncAttributes"));
-    cuDeviceGetP2PAtomicCapabilities = reinterpret_cast<decltype(cuDeviceGetP2PAtomicCapabilities)>(
-        resolve("cuDeviceGetP2PAtomicCapabilities"));
-    cuDeviceGetP2PAttribute =
-        reinterpret_cast<decltype(cuDeviceGetP2PAttribute)>(resolve("cuDeviceGetP2PAttribute"));
-    cuDeviceGetPCIBusId =
-        reinterpret_cast<decltype(cuDeviceGetPCIBusId)>(resolve("cuDeviceGetPCIBusId"));
-    cuDeviceGetProperties =
-        reinterpret_cast<decltype(cuDeviceGetProperties)>(resolve("cuDeviceGetProperties"));
-    cuDeviceGetTexture1DLinearMaxWidth =
-        reinterpret_cast<decltype(cuDeviceGetTexture1DLinearMaxWidth)>(
-            resolve("cuDeviceGetTexture1DLinearMaxWidth"));
-    cuDeviceGetUuid = reinterpret_cast<decltype(cuDeviceGetUuid)>(resolve("cuDeviceGetUuid"));
-    cuDeviceGetUuid_v2 =
-        reinterpret_cast<decltype(cuDeviceGetUuid_v2)>(resolve("cuDeviceGetUuid_v2"));
-    cuDeviceGraphMemTrim =
-        reinterpret_cast<decltype(cuDeviceGraphMemTrim)>(resolve("cuDeviceGraphMemTrim"));
-    cuDevicePrimaryCtxGetState = reinterpret_cast<decltype(cuDevicePrimaryCtxGetState)>(
-        resolve("cuDevicePrimaryCtxGetState"));
-    cuDevicePrimaryCtxRelease =
-        reinterpret_cast<decltype(cuDevicePrimaryCtxRelease)>(resolve("cuDevicePrimaryCtxRelease"));
-    cuDevicePrimaryCtxRelease_v2 = reinterpret_cast<decltype(cuDevicePrimaryCtxRelease_v2)>(
-        resolve("cuDevicePrimaryCtxRelease_v2"));
-    cuDevicePrimaryCtxReset =
-        reinterpret_cast<decltype(cuDevicePrimaryCtxReset)>(resolve("cuDevicePrimaryCtxReset"));
-    cuDevicePrimaryCtxReset_v2 = reinterpret_cast<decltype(cuDevicePrimaryCtxReset_v2)>(
-        resolve("cuDevicePrimaryCtxReset_v2"));
-    cuDevicePrimaryCtxRetain =
-        reinterpret_cast<decltype(cuDevicePrimaryCtxRetain)>(resolve("cuDevicePrimaryCtxRetain"));
-    cuDevicePrimaryCtxSetFlags = reinterpret_cast<decltype(cuDevicePrimaryCtxSetFlags)>(
-        resolve("cuDevicePrimaryCtxSetFlags"));
-    cuDevicePrimaryCtxSetFlags_v2 = reinterpret_cast<decltype(cuDevicePrimaryCtxSetFlags_v2)>(
-        resolve("cuDevicePrimaryCtxSetFlags_v2"));
-    cuDeviceRegisterAsyncNotification =
-        reinterpret_cast<decltype(cuDeviceRegisterAsyncNotification)>(
-            resolve("cuDeviceRegisterAsyncNotification"));
-    cuDeviceSetGraphMemAttribute = reinterpret_cast<decltype(cuDeviceSetGraphMemAttribute)>(
-        resolve("cuDeviceSetGraphMemAttribute"));
-    cuDeviceSetMemPool =
-        reinterpret_cast<decltype(cuDeviceSetMemPool)>(resolve("cuDeviceSetMemPool"));
-    cuDeviceTotalMem = reinterpret_cast<decltype(cuDeviceTotalMem)>(resolve("cuDeviceTotalMem"));
-    cuDeviceTotalMem_v2 =
-        reinterpret_cast<decltype(cuDeviceTotalMem_v2)>(resolve("cuDeviceTotalMem_v2"));
-    cuDeviceUnregisterAsyncNotification =
-        reinterpret_cast<decltype(cuDeviceUnregisterAsyncNotification)>(
-            resolve("cuDeviceUnregisterAsyncNotification"));
-    cuDriverGetVersion =
-        reinterpret_cast<decltype(cuDriverGetVersion)>(resolve("cuDriverGetVersion"));
-    cuEventCreate = reinterpret_cast<decltype(cuEventCreate)>(resolve("cuEventCreate"));
-    cuEventDestroy = reinterpret_cast<decltype(cuEventDestroy)>(resolve("cuEventDestroy"));
-    cuEventDestroy_v2 = reinterpret_cast<decltype(cuEventDestroy_v2)>(resolve("cuEventDestroy_v2"));
-    cuEventElapsedTime =
-        reinterpret_cast<decltype(cuEventElapsedTime)>(resolve("cuEventElapsedTime"));
-    cuEventElapsedTime_v2 =
-        reinterpret_cast<decltype(cuEventElapsedTime_v2)>(resolve("cuEventElapsedTime_v2"));
-    cuEventQuery = reinterpret_cast<decltype(cuEventQuery)>(resolve("cuEventQuery"));
-    cuEventRecord = reinterpret_cast<decltype(cuEventRecord)>(resolve("cuEventRecord"));
-    cuEventRecordWithFlags =
-        reinterpret_cast<decltype(cuEventRecordWithFlags)>(resolve("cuEventRecordWithFlags"));
-    cuEventRecordWithFlags_ptsz = reinterpret_cast<decltype(cuEventRecordWithFlags_ptsz)>(
-        resolve("cuEventRecordWithFlags_ptsz"));
-    cuEventRecord_ptsz =
-        reinterpret_cast<decltype(cuEventRecord_ptsz)>(resolve("cuEventRecord_ptsz"));
-    cuEventSynchronize =
-        reinterpret_cast<decltype(cuEventSynchronize)>(resolve("cuEventSynchronize"));
-    cuExternalMemoryGetMappedBuffer = reinterpret_cast<decltype(cuExternalMemoryGetMappedBuffer)>(
-        resolve("cuExternalMemoryGetMappedBuffer"));
-    cuExternalMemoryGetMappedMipmappedArray =
-        reinterpret_cast<decltype(cuExternalMemoryGetMappedMipmappedArray)>(
-            resolve("cuExternalMemoryGetMappedMipmappedArray"));
-    cuFlushGPUDirectRDMAWrites = reinterpret_cast<decltype(cuFlushGPUDirectRDMAWrites)>(
-        resolve("cuFlushGPUDirectRDMAWrites"));
-    cuFuncGetAttribute =
-        reinterpret_cast<decltype(cuFuncGetAttribute)>(resolve("cuFuncGetAttribute"));
-    cuFuncGetModule = reinterpret_cast<decltype(cuFuncGetModule)>(resolve("cuFuncGetModule"));
-    cuFuncGetName = reinterpret_cast<decltype(cuFuncGetName)>(resolve("cuFuncGetName"));
-    cuFuncGetParamInfo =
-        reinterpret_cast<decltype(cuFuncGetParamInfo)>(resolve("cuFuncGetParamInfo"));
-    cuFuncIsLoaded = reinterpret_cast<decltype(cuFuncIsLoaded)>(resolve("cuFuncIsLoaded"));
-    cuFuncLoad = reinterpret_cast<decltype(cuFuncLoad)>(resolve("cuFuncLoad"));
-    cuFuncSetAttribute =
-        reinterpret_cast<decltype(cuFuncSetAttribute)>(resolve("cuFuncSetAttribute"));
-    cuFuncSetBlockShape =
-        reinterpret_cast<decltype(cuFuncSetBlockShape)>(resolve("cuFuncSetBlockShape"));
-    cuFuncSetCacheConfig =
-        reinterpret_cast<decltype(cuFuncSetCacheConfig)>(resolve("cuFuncSetCacheConfig"));
-    cuFuncSetSharedMemConfig =
-        reinterpret_cast<decltype(cuFuncSetSharedMemConfig)>(resolve("cuFuncSetSharedMemConfig"));
-    cuFuncSetSharedSize =
-        reinterpret_cast<decltype(cuFuncSetSharedSize)>(resolve("cuFuncSetSharedSize"));
-    cuGetErrorName = reinterpret_cast<decltype(cuGetErrorName)>(resolve("cuGetErrorName"));
-    cuGetErrorString = reinterpret_cast<decltype(cuGetErrorString)>(resolve("cuGetErrorString"));
-    cuGetExportTable = reinterpret_cast<decltype(cuGetExportTable)>(resolve("cuGetExportTable"));
-    cuGetProcAddress = reinterpret_cast<decltype(cuGetProcAddress)>(resolve("cuGetProcAddress"));
-    cuGetProcAddress_v2 =
-        reinterpret_cast<decltype(cuGetProcAddress_v2)>(resolve("cuGetProcAddress_v2"));
-    cuGraphAddBatchMemOpNode =
-        reinterpret_cast<decltype(cuGraphAddBatchMemOpNode)>(resolve("cuGraphAddBatchMemOpNode"));
-    cuGraphAddChildGraphNode =
-        reinterpret_cast<decltype(cuGraphAddChildGraphNode)>(resolve("cuGraphAddChildGraphNode"));
-    cuGraphAddDependencies =
-        reinterpret_cast<decltype(cuGraphAddDependencies)>(resolve("cuGraphAddDependencies"));
-    cuGraphAddDependencies_v2 =
-        reinterpret_cast<decltype(cuGraphAddDependencies_v2)>(resolve("cuGraphAddDependencies_v2"));
-    cuGraphAddEmptyNode =
-        reinterpret_cast<decltype(cuGraphAddEmptyNode)>(resolve("cuGraphAddEmptyNode"));
-    cuGraphAddEventRecordNode =
-        reinterpret_cast<decltype(cuGraphAddEventRecordNode)>(resolve("cuGraphAddEventRecordNode"));
-    cuGraphAddEventWaitNode =
-        reinterpret_cast<decltype(cuGraphAddEventWaitNode)>(resolve("cuGraphAddEventWaitNode"));
-    cuGraphAddExternalSemaphoresSignalNode =
-        reinterpret_cast<decltype(cuGraphAddExternalSemaphoresSignalNode)>(
-            resolve("cuGraphAddExternalSemaphoresSignalNode"));
-    cuGraphAddExternalSemaphoresWaitNode =
-        reinterpret_cast<decltype(cuGraphAddExternalSemaphoresWaitNode)>(
-            resolve("cuGraphAddExternalSemaphoresWaitNode"));
-    cuGraphAddHostNode =
-        reinterpret_cast<decltype(cuGraphAddHostNode)>(resolve("cuGraphAddHostNode"));
-    cuGraphAddKernelNode =
-        reinterpret_cast<decltype(cuGraphAddKernelNode)>(resolve("cuGraphAddKernelNode"));
-    cuGraphAddKernelNode_v2 =
-        reinterpret_cast<decltype(cuGraphAddKernelNode_v2)>(resolve("cuGraphAddKernelNode_v2"));
-    cuGraphAddMemAllocNode =
-        reinterpret_cast<decltype(cuGraphAddMemAllocNode)>(resolve("cuGraphAddMemAllocNode"));
-    cuGraphAddMemFreeNode =
-        reinterpret_cast<decltype(cuGraphAddMemFreeNode)>(resolve("cuGraphAddMemFreeNode"));
-    cuGraphAddMemcpyNode =
-        reinterpret_cast<decltype(cuGraphAddMemcpyNode)>(resolve("cuGraphAddMemcpyNode"));
-    cuGraphAddMemsetNode =
-        reinterpret_cast<decltype(cuGraphAddMemsetNode)>(resolve("cuGraphAddMemsetNode"));
-    cuGraphAddNode = reinterpret_cast<decltype(cuGraphAddNode)>(resolve("cuGraphAddNode"));
-    cuGraphAddNode_v2 = reinterpret_cast<decltype(cuGraphAddNode_v2)>(resolve("cuGraphAddNode_v2"));
-    cuGraphBatchMemOpNodeGetParams = reinterpret_cast<decltype(cuGraphBatchMemOpNodeGetParams)>(
-        resolve("cuGraphBatchMemOpNodeGetParams"));
-    cuGraphBatchMemOpNodeSetParams = reinterpret_cast<decltype(cuGraphBatchMemOpNodeSetParams)>(
-        resolve("cuGraphBatchMemOpNodeSetParams"));
-    cuGraphChildGraphNodeGetGraph = reinterpret_cast<decltype(cuGraphChildGraphNodeGetGraph)>(
-        resolve("cuGraphChildGraphNodeGetGraph"));
-    cuGraphClone = reinterpret_cast<decltype(cuGraphClone)>(resolve("cuGraphClone"));
-    cuGraphConditionalHandleCreate = reinterpret_cast<decltype(cuGraphConditionalHandleCreate)>(
-        resolve("cuGraphConditionalHandleCreate"));
-    cuGraphCreate = reinterpret_cast<decltype(cuGraphCreate)>(resolve("cuGraphCreate"));
-    cuGraphDebugDotPrint =
-        reinterpret_cast<decltype(cuGraphDebugDotPrint)>(resolve("cuGraphDebugDotPrint"));
-    cuGraphDestroy = reinterpret_cast<decltype(cuGraphDestroy)>(resolve("cuGraphDestroy"));
-    cuGraphDestroyNode =
-        reinterpret_cast<decltype(cuGraphDestroyNode)>(resolve("cuGraphDestroyNode"));
-    cuGraphEventRecordNodeGetEvent = reinterpret_cast<decltype(cuGraphEventRecordNodeGetEvent)>(
-        resolve("cuGraphEventRecordNodeGetEvent"));
-    cuGraphEventRecordNodeSetEvent = reinterpret_cast<decltype(cuGraphEventRecordNodeSetEvent)>(
-        resolve("cuGraphEventRecordNodeSetEvent"));
-    cuGraphEventWaitNodeGetEvent = reinterpret_cast<decltype(cuGraphEventWaitNodeGetEvent)>(
-        resolve("cuGraphEventWaitNodeGetEvent"));
-    cuGraphEventWaitNodeSetEvent = reinterpret_cast<decltype(cuGraphEventWaitNodeSetEvent)>(
-        resolve("cuGraphEventWaitNodeSetEvent"));
-    cuGraphExecBatchMemOpNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExecBatchMemOpNodeSetParams)>(
-            resolve("cuGraphExecBatchMemOpNodeSetParams"));
-    cuGraphExecChildGraphNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExecChildGraphNodeSetParams)>(
-            resolve("cuGraphExecChildGraphNodeSetParams"));
-    cuGraphExecDestroy =
-        reinterpret_cast<decltype(cuGraphExecDestroy)>(resolve("cuGraphExecDestroy"));
-    cuGraphExecEventRecordNodeSetEvent =
-        reinterpret_cast<decltype(cuGraphExecEventRecordNodeSetEvent)>(
-            resolve("cuGraphExecEventRecordNodeSetEvent"));
-    cuGraphExecEventWaitNodeSetEvent = reinterpret_cast<decltype(cuGraphExecEventWaitNodeSetEvent)>(
-        resolve("cuGraphExecEventWaitNodeSetEvent"));
-    cuGraphExecExternalSemaphoresSignalNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExecExternalSemaphoresSignalNodeSetParams)>(
-            resolve("cuGraphExecExternalSemaphoresSignalNodeSetParams"));
-    cuGraphExecExternalSemaphoresWaitNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExecExternalSemaphoresWaitNodeSetParams)>(
-            resolve("cuGraphExecExternalSemaphoresWaitNodeSetParams"));
-    cuGraphExecGetFlags =
-        reinterpret_cast<decltype(cuGraphExecGetFlags)>(resolve("cuGraphExecGetFlags"));
-    cuGraphExecHostNodeSetParams = reinterpret_cast<decltype(cuGraphExecHostNodeSetParams)>(
-        resolve("cuGraphExecHostNodeSetParams"));
-    cuGraphExecKernelNodeSetParams = reinterpret_cast<decltype(cuGraphExecKernelNodeSetParams)>(
-        resolve("cuGraphExecKernelNodeSetParams"));
-    cuGraphExecKernelNodeSetParams_v2 =
-        reinterpret_cast<decltype(cuGraphExecKernelNodeSetParams_v2)>(
-            resolve("cuGraphExecKernelNodeSetParams_v2"));
-    cuGraphExecMemcpyNodeSetParams = reinterpret_cast<decltype(cuGraphExecMemcpyNodeSetParams)>(
-        resolve("cuGraphExecMemcpyNodeSetParams"));
-    cuGraphExecMemsetNodeSetParams = reinterpret_cast<decltype(cuGraphExecMemsetNodeSetParams)>(
-        resolve("cuGraphExecMemsetNodeSetParams"));
-    cuGraphExecNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExecNodeSetParams)>(resolve("cuGraphExecNodeSetParams"));
-    cuGraphExecUpdate = reinterpret_cast<decltype(cuGraphExecUpdate)>(resolve("cuGraphExecUpdate"));
-    cuGraphExecUpdate_v2 =
-        reinterpret_cast<decltype(cuGraphExecUpdate_v2)>(resolve("cuGraphExecUpdate_v2"));
-    cuGraphExternalSemaphoresSignalNodeGetParams =
-        reinterpret_cast<decltype(cuGraphExternalSemaphoresSignalNodeGetParams)>(
-            resolve("cuGraphExternalSemaphoresSignalNodeGetParams"));
-    cuGraphExternalSemaphoresSignalNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExternalSemaphoresSignalNodeSetParams)>(
-            resolve("cuGraphExternalSemaphoresSignalNodeSetParams"));
-    cuGraphExternalSemaphoresWaitNodeGetParams =
-        reinterpret_cast<decltype(cuGraphExternalSemaphoresWaitNodeGetParams)>(
-            resolve("cuGraphExternalSemaphoresWaitNodeGetParams"));
-    cuGraphExternalSemaphoresWaitNodeSetParams =
-        reinterpret_cast<decltype(cuGraphExternalSemaphoresWaitNodeSetParams)>(
-            resolve("cuGraphExternalSemaphoresWaitNodeSetParams"));
-    cuGraphGetEdges = reinterpret_cast<decltype(cuGraphGetEdges)>(resolve("cuGraphGetEdges"));
-    cuGraphGetEdges_v2 =
-        reinterpret_cast<decltype(cuGraphGetEdges_v2)>(resolve("cuGraphGetEdges_v2"));
-    cuGraphGetNodes = reinterpret_cast<decltype(cuGraphGetNodes)>(resolve("cuGraphGetNodes"));
-    cuGraphGetRootNodes =
-        reinterpret_cast<decltype(cuGraphGetRootNodes)>(resolve("cuGraphGetRootNodes"));
-    cuGraphHostNodeGetParams =
-        reinterpret_cast<decltype(cuGraphHostNodeGetParams)>(resolve("cuGraphHostNodeGetParams"));
-    cuGraphHostNodeSetParams =
-        reinterpret_cast<decltype(cuGraphHostNodeSetParams)>(resolve("cuGraphHostNodeSetParams"));
-    cuGraphInstantiate =
-        reinterpret_cast<decltype(cuGraphInstantiate)>(resolve("cuGraphInstantiate"));
-    cuGraphInstantiateWithFlags = reinterpret_cast<decltype(cuGraphInstantiateWithFlags)>(
-        resolve("cuGraphInstantiateWithFlags"));
-    cuGraphInstantiateWithParams = reinterpret_cast<decltype(cuGraphInstantiateWithParams)>(
-        resolve("cuGraphInstantiateWithParams"));
-    cuGraphInstantiateWithParams_ptsz =
-        reinterpret_cast<decltype(cuGraphInstantiateWithParams_ptsz)>(
-            resolve("cuGraphInstantiateWithParams_ptsz"));
-    cuGraphInstantiate_v2 =
-        reinterpret_cast<decltype(cuGraphInstantiate_v2)>(resolve("cuGraphInstantiate_v2"));
-    cuGraphKernelNodeCopyAttributes = reinterpret_cast<decltype(cuGraphKernelNodeCopyAttributes)>(
-        resolve("cuGraphKernelNodeCopyAttributes"));
-    cuGraphKernelNodeGetAttribute = reinterpret_cast<decltype(cuGraphKernelNodeGetAttribute)>(
-        resolve("cuGraphKernelNodeGetAttribute"));
-    cuGraphKernelNodeGetParams = reinterpret_cast<decltype(cuGraphKernelNodeGetParams)>(
-        resolve("cuGraphKernelNodeGetParams"));
-    cuGraphKernelNodeGetParams_v2 = reinterpret_cast<decltype(cuGraphKernelNodeGetParams_v2)>(
-        resolve("cuGraphKernelNodeGetParams_v2"));
-    cuGraphKernelNodeSetAttribute = reinterpret_cast<decltype(cuGraphKernelNodeSetAttribute)>(
-        resolve("cuGraphKernelNodeSetAttribute"));
-    cuGraphKernelNodeSetParams = reinterpret_cast<decltype(cuGraphKernelNodeSetParams)>(
-        resolve("cuGraphKernelNodeSetParams"));
-    cuGraphKernelNodeSetParams_v2 = reinterpret_cast<decltype(cuGraphKernelNodeSetParams_v2)>(
-        resolve("cuGraphKernelNodeSetParams_v2"));
-    cuGraphLaunch = reinterpret_cast<decltype(cuGraphLaunch)>(resolve("cuGraphLaunch"));
-    cuGraphLaunch_ptsz =
-        reinterpret_cast<decltype(cuGraphLaunch_ptsz)>(resolve("cuGraphLaunch_ptsz"));
-    cuGraphMemAllocNodeGetParams = reinterpret_cast<decltype(cuGraphMemAllocNodeGetParams)>(
-        resolve("cuGraphMemAllocNodeGetParams"));
-    cuGraphMemFreeNodeGetParams = reinterpret_cast<decltype(cuGraphMemFreeNodeGetParams)>(
-        resolve("cuGraphMemFreeNodeGetParams"));
-    cuGraphMemcpyNodeGetParams = reinterpret_cast<decltype(cuGraphMemcpyNodeGetParams)>(
-        resolve("cuGraphMemcpyNodeGetParams"));
-    cuGraphMemcpyNodeSetParams = reinterpret_cast<decltype(cuGraphMemcpyNodeSetParams)>(
-        resolve("cuGraphMemcpyNodeSetParams"));
-    cuGraphMemsetNodeGetParams = reinterpret_cast<decltype(cuGraphMemsetNodeGetParams)>(
-        resolve("cuGraphMemsetNodeGetParams"));
-    cuGraphMemsetNodeSetParams = reinterpret_cast<decltype(cuGraphMemsetNodeSetParams)>(
-        resolve("cuGraphMemsetNodeSetParams"));
-    cuGraphNodeFindInClone =
-        reinterpret_cast<decltype(cuGraphNodeFindInClone)>(resolve("cuGraphNodeFindInClone"));
-    cuGraphNodeGetDependencies = reinterpret_cast<decltype(cuGraphNodeGetDependencies)>(
-        resolve("cuGraphNodeGetDependencies"));
-    cuGraphNodeGetDependencies_v2 = reinterpret_cast<decltype(cuGraphNodeGetDependencies_v2)>(
-        resolve("cuGraphNodeGetDependencies_v2"));
-    cuGraphNodeGetDependentNodes = reinterpret_cast<decltype(cuGraphNodeGetDependentNodes)>(
-        resolve("cuGraphNodeGetDependentNodes"));
-    cuGraphNodeGetDependentNodes_v2 = reinterpret_cast<decltype(cuGraphNodeGetDependentNodes_v2)>(
-        resolve("cuGraphNodeGetDependentNodes_v2"));
-    cuGraphNodeGetEnabled =
-        reinterpret_cast<decltype(cuGraphNodeGetEnabled)>(resolve("cuGraphNodeGetEnabled"));
-    cuGraphNodeGetType =
-        reinterpret_cast<decltype(cuGraphNodeGetType)>(resolve("cuGraphNodeGetType"));
-    cuGraphNodeSetEnabled =
-        reinterpret_cast<decltype(cuGraphNodeSetEnabled)>(resolve("cuGraphNodeSetEnabled"));
-    cuGraphNodeSetParams =
-        reinterpret_cast<decltype(cuGraphNodeSetParams)>(resolve("cuGraphNodeSetParams"));
-    cuGraphReleaseUserObject =
-        reinterpret_cast<decltype(cuGraphReleaseUserObject)>(resolve("cuGraphReleaseUserObject"));
-    cuGraphRemoveDependencies =
-        reinterpret_cast<decltype(cuGraphRemoveDependencies)>(resolve("cuGraphRemoveDependencies"));
-    cuGraphRemoveDependencies_v2 = reinterpret_cast<decltype(cuGraphRemoveDependencies_v2)>(
-        resolve("cuGraphRemoveDependencies_v2"));
-    cuGraphRetainUserObject =
-        reinterpret_cast<decltype(cuGraphRetainUserObject)>(resolve("cuGraphRetainUserObject"));
-    cuGraphUpload = reinterpret_cast<decltype(cuGraphUpload)>(resolve("cuGraphUpload"));
-    cuGraphUpload_ptsz =
-        reinterpret_cast<decltype(cuGraphUpload_ptsz)>(resolve("cuGraphUpload_ptsz"));
-    cuGraphicsMapResources =
-        reinterpret_cast<decltype(cuGraphicsMapResources)>(resolve("cuGraphicsMapResources"));
-    cuGraphicsMapResources_ptsz = reinterpret_cast<decltype(cuGraphicsMapResources_ptsz)>(
-        resolve("cuGraphicsMapResources_ptsz"));
-    cuGraphicsResourceGetMappedMipmappedArray =
-        reinterpret_cast<decltype(cuGraphicsResourceGetMappedMipmappedArray)>(
-            resolve("cuGraphicsResourceGetMappedMipmappedArray"));
-    cuGraphicsResourceGetMappedPointer =
-        reinterpret_cast<decltype(cuGraphicsResourceGetMappedPointer)>(
-            resolve("cuGraphicsResourceGetMappedPointer"));
-    cuGraphicsResourceGetMappedPointer_v2 =
-        reinterpret_cast<decltype(cuGraphicsResourceGetMappedPointer_v2)>(
-            resolve("cuGraphicsResourceGetMappedPointer_v2"));
-    cuGraphicsResourceSetMapFlags = reinterpret_cast<decltype(cuGraphicsResourceSetMapFlags)>(
-        resolve("cuGraphicsResourceSetMapFlags"));
-    cuGraphicsResourceSetMapFlags_v2 = reinterpret_cast<decltype(cuGraphicsResourceSetMapFlags_v2)>(
-        resolve("cuGraphicsResourceSetMapFlags_v2"));
-    cuGraphicsSubResourceGetMappedArray =
-        reinterpret_cast<decltype(cuGraphicsSubResourceGetMappedArray)>(
-            resolve("cuGraphicsSubResourceGetMappedArray"));
-    cuGraphicsUnmapResources =
-        reinterpret_cast<decltype(cuGraphicsUnmapResources)>(resolve("cuGraphicsUnmapResources"));
-    cuGraphicsUnmapResources_ptsz = reinterpret_cast<decltype(cuGraphicsUnmapResources_ptsz)>(
-        resolve("cuGraphicsUnmapResources_ptsz"));
-    cuGraphicsUnregisterResource = reinterpret_cast<decltype(cuGraphicsUnregisterResource)>(
-        resolve("cuGraphicsUnregisterResource"));
-    cuGreenCtxCreate = reinterpret_cast<decltype(cuGreenCtxCreate)>(resolve("cuGreenCtxCreate"));
-    cuGreenCtxDestroy = reinterpret_cast<decltype(cuGreenCtxDestroy)>(resolve("cuGreenCtxDestroy"));
-    cuGreenCtxGetDevResource =
-        reinterpret_cast<decltype(cuGreenCtxGetDevResource)>(resolve("cuGreenCtxGetDevResource"));
-    cuGreenCtxGetId = reinterpret_cast<decltype(cuGreenCtxGetId)>(resolve("cuGreenCtxGetId"));
-    cuGreenCtxRecordEvent =
-        reinterpret_cast<decltype(cuGreenCtxRecordEvent)>(resolve("cuGreenCtxRecordEvent"));
-    cuGreenCtxStreamCreate =
-        reinterpret_cast<decltype(cuGreenCtxStreamCreate)>(resolve("cuGreenCtxStreamCreate"));
-    cuGreenCtxWaitEvent =
-        reinterpret_cast<decltype(cuGreenCtxWaitEvent)>(resolve("cuGreenCtxWaitEvent"));
-    cuImportExternalMemory =
-        reinterpret_cast<decltype(cuImportExternalMemory)>(resolve("cuImportExternalMemory"));
-    cuImportExternalSemaphore =
-        reinterpret_cast<decltype(cuImportExternalSemaphore)>(resolve("cuImportExternalSemaphore"));
-    cuInit = reinterpret_cast<decltype(cuInit)>(resolve("cuInit"));
-    cuIpcCloseMemHandle =
-        reinterpret_cast<decltype(cuIpcCloseMemHandle)>(resolve("cuIpcCloseMemHandle"));
-    cuIpcGetEventHandle =
-        reinterpret_cast<decltype(cuIpcGetEventHandle)>(resolve("cuIpcGetEventHandle"));
-    cuIpcGetMemHandle = reinterpret_cast<decltype(cuIpcGetMemHandle)>(resolve("cuIpcGetMemHandle"));
-    cuIpcOpenEventHandle =
-        reinterpret_cast<decltype(cuIpcOpenEventHandle)>(resolve("cuIpcOpenEventHandle"));
-    cuIpcOpenMemHandle =
-        reinterpret_cast<decltype(cuIpcOpenMemHandle)>(resolve("cuIpcOpenMemHandle"));
-    cuIpcOpenMemHandle_v2 =
-        reinterpret_cast<decltype(cuIpcOpenMemHandle_v2)>(resolve("cuIpcOpenMemHandle_v2"));
-    cuKernelGetAttribute =
-        reinterpret_cast<decltype(cuKernelGetAttribute)>(resolve("cuKernelGetAttribute"));
-    cuKernelGetFunction =
-        reinterpret_cast<decltype(cuKernelGetFunction)>(resolve("cuKernelGetFunction"));
-    cuKernelGetLibrary =
-        reinterpret_cast<decltype(cuKernelGetLibrary)>(resolve("cuKernelGetLibrary"));
-    cuKernelGetName = reinterpret_cast<decltype(cuKernelGetName)>(resolve("cuKernelGetName"));
-    cuKernelGetParamInfo =
-        reinterpret_cast<decltype(cuKernelGetParamInfo)>(resolve("cuKernelGetParamInfo"));
-    cuKernelSetAttribute =
-        reinterpret_cast<decltype(cuKernelSetAttribute)>(resolve("cuKernelSetAttribute"));
-    cuKernelSetCacheConfig =
-        reinterpret_cast<decltype(cuKernelSetCacheConfig)>(resolve("cuKernelSetCacheConfig"));
-    cuLaunch = reinterpret_cast<decltype(cuLaunch)>(resolve("cuLaunch"));
-    cuLaunchCooperativeKernel =
-        reinterpret_cast<decltype(cuLaunchCooperativeKernel)>(resolve("cuLaunchCooperativeKernel"));
-    cuLaunchCooperativeKernelMultiDevice =
-        reinterpret_cast<decltype(cuLaunchCooperativeKernelMultiDevice)>(
-            resolve("cuLaunchCooperativeKernelMultiDevice"));
-    cuLaunchCooperativeKernel_ptsz = reinterpret_cast<decltype(cuLaunchCooperativeKernel_ptsz)>(
-        resolve("cuLaunchCooperativeKernel_ptsz"));
-    cuLaunchGrid = reinterpret_cast<decltype(cuLaunchGrid)>(resolve("cuLaunchGrid"));
-    cuLaunchGridAsync = reinterpret_cast<decltype(cuLaunchGridAsync)>(resolve("cuLaunchGridAsync"));
-    cuLaunchHostFunc = reinterpret_cast<decltype(cuLaunchHostFunc)>(resolve("cuLaunchHostFunc"));
-    cuLaunchHostFunc_ptsz =
-        reinterpret_cast<decltype(cuLaunchHostFunc_ptsz)>(resolve("cuLaunchHostFunc_ptsz"));
-    cuLaunchKernel = reinterpret_cast<decltype(cuLaunchKernel)>(resolve("cuLaunchKernel"));
-    cuLaunchKernelEx = reinterpret_cast<decltype(cuLaunchKernelEx)>(resolve("cuLaunchKernelEx"));
-    cuLaunchKernelEx_ptsz =
-        reinterpret_cast<decltype(cuLaunchKernelEx_ptsz)>(resolve("cuLaunchKernelEx_ptsz"));
-    cuLaunchKernel_ptsz =
-        reinterpret_cast<decltype(cuLaunchKernel_ptsz)>(resolve("cuLaunchKernel_ptsz"));
-    cuLibraryEnumerateKernels =
-        reinterpret_cast<decltype(cuLibraryEnumerateKernels)>(resolve("cuLibraryEnumerateKernels"));
-    cuLibraryGetGlobal =
-        reinterpret_cast<decltype(cuLibraryGetGlobal)>(resolve("cuLibraryGetGlobal"));
-    cuLibraryGetKernel =
-        reinterpret_cast<decltype(cuLibraryGetKernel)>(resolve("cuLibraryGetKernel"));
-    cuLibraryGetKernelCount =
-        reinterpret_cast<decltype(cuLibraryGetKernelCount)>(resolve("cuLibraryGetKernelCount"));
-    cuLibraryGetManaged =
-        reinterpret_cast<decltype(cuLibraryGetManaged)>(resolve("cuLibraryGetManaged"));
-    cuLibraryGetModule =
-        reinterpret_cast<decltype(cuLibraryGetModule)>(resolve("cuLibraryGetModule"));
-    cuLibraryGetUnifiedFunction = reinterpret_cast<decltype(cuLibraryGetUnifiedFunction)>(
-        resolve("cuLibraryGetUnifiedFunction"));
-    cuLibraryLoadData = reinterpret_cast<decltype(cuLibraryLoadData)>(resolve("cuLibraryLoadData"));
-    cuLibraryLoadFromFile =
-        reinterpret_cast<decltype(cuLibraryLoadFromFile)>(resolve("cuLibraryLoadFromFile"));
-    cuLibraryUnload = reinterpret_cast<decltype(cuLibraryUnload)>(resolve("cuLibraryUnload"));
-    cuLinkAddData = reinterpret_cast<decltype(cuLinkAddData)>(resolve("cuLinkAddData"));
-    cuLinkAddData_v2 = reinterpret_cast<decltype(cuLinkAddData_v2)>(resolve("cuLinkAddData_v2"));
-    cuLinkAddFile = reinterpret_cast<decltype(cuLinkAddFile)>(resolve("cuLinkAddFile"));
-    cuLinkAddFile_v2 = reinterpret_cast<decltype(cuLinkAddFile_v2)>(resolve("cuLinkAddFile_v2"));
-    cuLinkComplete = reinterpret_cast<decltype(cuLinkComplete)>(resolve("cuLinkComplete"));
-    cuLinkCreate = reinterpret_cast<decltype(cuLinkCreate)>(resolve("cuLinkCreate"));
-    cuLinkCreate_v2 = reinterpret_cast<decltype(cuLinkCreate_v2)>(resolve("cuLinkCreate_v2"));
-    cuLinkDestroy = reinterpret_cast<decltype(cuLinkDestroy)>(resolve("cuLinkDestroy"));
-    cuLogsCurrent = reinterpret_cast<decltype(cuLogsCurrent)>(resolve("cuLogsCurrent"));
-    cuLogsDumpToFile = reinterpret_cast<decltype(cuLogsDumpToFile)>(resolve("cuLogsDumpToFile"));
-    cuLogsDumpToMemory =
-        reinterpret_cast<decltype(cuLogsDumpToMemory)>(resolve("cuLogsDumpToMemory"));
-    cuLogsRegisterCallback =
-        reinterpret_cast<decltype(cuLogsRegisterCallback)>(resolve("cuLogsRegisterCallback"));
-    cuLogsUnregisterCallback =
-        reinterpret_cast<decltype(cuLogsUnregisterCallback)>(resolve("cuLogsUnregisterCallback"));
-    cuMemAddressFree = reinterpret_cast<decltype(cuMemAddressFree)>(resolve("cuMemAddressFree"));
-    cuMemAddressReserve =
-        reinterpret_cast<decltype(cuMemAddressReserve)>(resolve("cuMemAddressReserve"));
-    cuMemAdvise = reinterpret_cast<decltype(cuMemAdvise)>(resolve("cuMemAdvise"));
-    cuMemAdvise_v2 = reinterpret_cast<decltype(cuMemAdvise_v2)>(resolve("cuMemAdvise_v2"));
-    cuMemAlloc = reinterpret_cast<decltype(cuMemAlloc)>(resolve("cuMemAlloc"));
-    cuMemAllocAsync = reinterpret_cast<decltype(cuMemAllocAsync)>(resolve("cuMemAllocAsync"));
-    cuMemAllocAsync_ptsz =
-        reinterpret_cast<decltype(cuMemAllocAsync_ptsz)>(resolve("cuMemAllocAsync_ptsz"));
-    cuMemAllocFromPoolAsync =
-        reinterpret_cast<decltype(cuMemAllocFromPoolAsync)>(resolve("cuMemAllocFromPoolAsync"));
-    cuMemAllocFromPoolAsync_ptsz = reinterpret_cast<decltype(cuMemAllocFromPoolAsync_ptsz)>(
-        resolve("cuMemAllocFromPoolAsync_ptsz"));
-    cuMemAllocHost = reinterpret_cast<decltype(cuMemAllocHost)>(resolve("cuMemAllocHost"));
-    cuMemAllocHost_v2 = reinterpret_cast<decltype(cuMemAllocHost_v2)>(resolve("cuMemAllocHost_v2"));
-    cuMemAllocManaged = reinterpret_cast<decltype(cuMemAllocManaged)>(resolve("cuMemAllocManaged"));
-    cuMemAllocPitch = reinterpret_cast<decltype(cuMemAllocPitch)>(resolve("cuMemAllocPitch"));
-    cuMemAllocPitch_v2 =
-        reinterpret_cast<decltype(cuMemAllocPitch_v2)>(resolve("cuMemAllocPitch_v2"));
-    cuMemAlloc_v2 = reinterpret_cast<decltype(cuMemAlloc_v2)>(resolve("cuMemAlloc_v2"));
-    cuMemBatchDecompressAsync =
-        reinterpret_cast<decltype(cuMemBatchDecompressAsync)>(resolve("cuMemBatchDecompressAsync"));
-    cuMemBatchDecompressAsync_ptsz = reinterpret_cast<decltype(cuMemBatchDecompressAsync_ptsz)>(
-        resolve("cuMemBatchDecompressAsync_ptsz"));
-    cuMemCreate = reinterpret_cast<decltype(cuMemCreate)>(resolve("cuMemCreate"));
-    cuMemDiscardAndPrefetchBatchAsync =
-        reinterpret_cast<decltype(cuMemDiscardAndPrefetchBatchAsync)>(
-            resolve("cuMemDiscardAndPrefetchBatchAsync"));
-    cuMemDiscardAndPrefetchBatchAsync_ptsz =
-        reinterpret_cast<decltype(cuMemDiscardAndPrefetchBatchAsync_ptsz)>(
-            resolve("cuMemDiscardAndPrefetchBatchAsync_ptsz"));
-    cuMemDiscardBatchAsync =
-        reinterpret_cast<decltype(cuMemDiscardBatchAsync)>(resolve("cuMemDiscardBatchAsync"));
-    cuMemDiscardBatchAsync_ptsz = reinterpret_cast<decltype(cuMemDiscardBatchAsync_ptsz)>(
-        resolve("cuMemDiscardBatchAsync_ptsz"));
-    cuMemExportToShareableHandle = reinterpret_cast<decltype(cuMemExportToShareableHandle)>(
-        resolve("cuMemExportToShareableHandle"));
-    cuMemFree = reinterpret_cast<decltype(cuMemFree)>(resolve("cuMemFree"));
-    cuMemFreeAsync = reinterpret_cast<decltype(cuMemFreeAsync)>(resolve("cuMemFreeAsync"));
-    cuMemFreeAsync_ptsz =
-        reinterpret_cast<decltype(cuMemFreeAsync_ptsz)>(resolve("cuMemFreeAsync_ptsz"));
-    cuMemFreeHost = reinterpret_cast<decltype(cuMemFreeHost)>(resolve("cuMemFreeHost"));
-    cuMemFree_v2 = reinterpret_cast<decltype(cuMemFree_v2)>(resolve("cuMemFree_v2"));
-    cuMemGetAccess = reinterpret_cast<decltype(cuMemGetAccess)>(resolve("cuMemGetAccess"));
-    cuMemGetAddressRange =
-        reinterpret_cast<decltype(cuMemGetAddressRange)>(resolve("cuMemGetAddressRange"));
-    cuMemGetAddressRange_v2 =
-        reinterpret_cast<decltype(cuMemGetAddressRange_v2)>(resolve("cuMemGetAddressRange_v2"));
-    cuMemGetAllocationGranularity = reinterpret_cast<decltype(cuMemGetAllocationGranularity)>(
-        resolve("cuMemGetAllocationGranularity"));
-    cuMemGetAllocationPropertiesFromHandle =
-        reinterpret_cast<decltype(cuMemGetAllocationPropertiesFromHandle)>(
-            resolve("cuMemGetAllocationPropertiesFromHandle"));
-    cuMemGetDefaultMemPool =
-        reinterpret_cast<decltype(cuMemGetDefaultMemPool)>(resolve("cuMemGetDefaultMemPool"));
-    cuMemGetHandleForAddressRange = reinterpret_cast<decltype(cuMemGetHandleForAddressRange)>(
-        resolve("cuMemGetHandleForAddressRange"));
-    cuMemGetInfo = reinterpret_cast<decltype(cuMemGetInfo)>(resolve("cuMemGetInfo"));
-    cuMemGetInfo_v2 = reinterpret_cast<decltype(cuMemGetInfo_v2)>(resolve("cuMemGetInfo_v2"));
-    cuMemGetMemPool = reinterpret_cast<decltype(cuMemGetMemPool)>(resolve("cuMemGetMemPool"));
-    cuMemHostAlloc = reinterpret_cast<decltype(cuMemHostAlloc)>(resolve("cuMemHostAlloc"));
-    cuMemHostGetDevicePointer =
-        reinterpret_cast<decltype(cuMemHostGetDevicePointer)>(resolve("cuMemHostGetDevicePointer"));
-    cuMemHostGetDevicePointer_v2 = reinterpret_cast<decltype(cuMemHostGetDevicePointer_v2)>(
-        resolve("cuMemHostGetDevicePointer_v2"));
-    cuMemHostGetFlags = reinterpret_cast<decltype(cuMemHostGetFlags)>(resolve("cuMemHostGetFlags"));
-    cuMemHostRegister = reinterpret_cast<decltype(cuMemHostRegister)>(resolve("cuMemHostRegister"));
-    cuMemHostRegister_v2 =
-        reinterpret_cast<decltype(cuMemHostRegister_v2)>(resolve("cuMemHostRegister_v2"));
-    cuMemHostUnregister =
-        reinterpret_cast<decltype(cuMemHostUnregister)>(resolve("cuMemHostUnregister"));
-    cuMemImportFromShareableHandle = reinterpret_cast<decltype(cuMemImportFromShareableHandle)>(
-        resolve("cuMemImportFromShareableHandle"));
-    cuMemMap = reinterpret_cast<decltype(cuMemMap)>(resolve("cuMemMap"));
-    cuMemMapArrayAsync =
-        reinterpret_cast<decltype(cuMemMapArrayAsync)>(resolve("cuMemMapArrayAsync"));
-    cuMemMapArrayAsync_ptsz =
-        reinterpret_cast<decltype(cuMemMapArrayAsync_ptsz)>(resolve("cuMemMapArrayAsync_ptsz"));
-    cuMemPoolCreate = reinterpret_cast<decltype(cuMemPoolCreate)>(resolve("cuMemPoolCreate"));
-    cuMemPoolDestroy = reinterpret_cast<decltype(cuMemPoolDestroy)>(resolve("cuMemPoolDestroy"));
-    cuMemPoolExportPointer =
-        reinterpret_cast<decltype(cuMemPoolExportPointer)>(resolve("cuMemPoolExportPointer"));
-    cuMemPoolExportToShareableHandle = reinterpret_cast<decltype(cuMemPoolExportToShareableHandle)>(
-        resolve("cuMemPoolExportToShareableHandle"));
-    cuMemPoolGetAccess =
-        reinterpret_cast<decltype(cuMemPoolGetAccess)>(resolve("cuMemPoolGetAccess"));
-    cuMemPoolGetAttribute =
-        reinterpret_cast<decltype(cuMemPoolGetAttribute)>(resolve("cuMemPoolGetAttribute"));
-    cuMemPoolImportFromShareableHandle =
-        reinterpret_cast<decltype(cuMemPoolImportFromShareableHandle)>(
-            resolve("cuMemPoolImportFromShareableHandle"));
-    cuMemPoolImportPointer =
-        reinterpret_cast<decltype(cuMemPoolImportPointer)>(resolve("cuMemPoolImportPointer"));
-    cuMemPoolSetAccess =
-        reinterpret_cast<decltype(cuMemPoolSetAccess)>(resolve("cuMemPoolSetAccess"));
-    cuMemPoolSetAttribute =
-        reinterpret_cast<decltype(cuMemPoolSetAttribute)>(resolve("cuMemPoolSetAttribute"));
-    cuMemPoolTrimTo = reinterpret_cast<decltype(cuMemPoolTrimTo)>(resolve("cuMemPoolTrimTo"));
-    cuMemPrefetchAsync =
-        reinterpret_cast<decltype(cuMemPrefetchAsync)>(resolve("cuMemPrefetchAsync"));
-    cuMemPrefetchAsync_ptsz =
-        reinterpret_cast<decltype(cuMemPrefetchAsync_ptsz)>(resolve("cuMemPrefetchAsync_ptsz"));
-    cuMemPrefetchAsync_v2 =
-        reinterpret_cast<decltype(cuMemPrefetchAsync_v2)>(resolve("cuMemPrefetchAsync_v2"));
-    cuMemPrefetchAsync_v2_ptsz = reinterpret_cast<decltype(cuMemPrefetchAsync_v2_ptsz)>(
-        resolve("cuMemPrefetchAsync_v2_ptsz"));
-    cuMemPrefetchBatchAsync =
-        reinterpret_cast<decltype(cuMemPrefetchBatchAsync)>(resolve("cuMemPrefetchBatchAsync"));
-    cuMemPrefetchBatchAsync_ptsz = reinterpret_cast<decltype(cuMemPrefetchBatchAsync_ptsz)>(
-        resolve("cuMemPrefetchBatchAsync_ptsz"));
-    cuMemRangeGetAttribute =
-        reinterpret_cast<decltype(cuMemRangeGetAttribute)>(resolve("cuMemRangeGetAttribute"));
-    cuMemRangeGetAttributes =
-        reinterpret_cast<decltype(cuMemRangeGetAttributes)>(resolve("cuMemRangeGetAttributes"));
-    cuMemRelease = reinterpret_cast<decltype(cuMemRelease)>(resolve("cuMemRelease"));
-    cuMemRetainAllocationHandle = reinterpret_cast<decltype(cuMemRetainAllocationHandle)>(
-        resolve("cuMemRetainAllocationHandle"));
-    cuMemSetAccess = reinterpret_cast<decltype(cuMemSetAccess)>(resolve("cuMemSetAccess"));
-    cuMemSetMemPool = reinterpret_cast<decltype(cuMemSetMemPool)>(resolve("cuMemSetMemPool"));
-    cuMemUnmap = reinterpret_cast<decltype(cuMemUnmap)>(resolve("cuMemUnmap"));
-    cuMemcpy = reinterpret_cast<decltype(cuMemcpy)>(resolve("cuMemcpy"));
-    cuMemcpy2D = reinterpret_cast<decltype(cuMemcpy2D)>(resolve("cuMemcpy2D"));
-    cuMemcpy2DAsync = reinterpret_cast<decltype(cuMemcpy2DAsync)>(resolve("cuMemcpy2DAsync"));
-    cuMemcpy2DAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpy2DAsync_v2)>(resolve("cuMemcpy2DAsync_v2"));
-    cuMemcpy2DAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpy2DAsync_v2_ptsz)>(resolve("cuMemcpy2DAsync_v2_ptsz"));
-    cuMemcpy2DUnaligned =
-        reinterpret_cast<decltype(cuMemcpy2DUnaligned)>(resolve("cuMemcpy2DUnaligned"));
-    cuMemcpy2DUnaligned_v2 =
-        reinterpret_cast<decltype(cuMemcpy2DUnaligned_v2)>(resolve("cuMemcpy2DUnaligned_v2"));
-    cuMemcpy2DUnaligned_v2_ptds = reinterpret_cast<decltype(cuMemcpy2DUnaligned_v2_ptds)>(
-        resolve("cuMemcpy2DUnaligned_v2_ptds"));
-    cuMemcpy2D_v2 = reinterpret_cast<decltype(cuMemcpy2D_v2)>(resolve("cuMemcpy2D_v2"));
-    cuMemcpy2D_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpy2D_v2_ptds)>(resolve("cuMemcpy2D_v2_ptds"));
-    cuMemcpy3D = reinterpret_cast<decltype(cuMemcpy3D)>(resolve("cuMemcpy3D"));
-    cuMemcpy3DAsync = reinterpret_cast<decltype(cuMemcpy3DAsync)>(resolve("cuMemcpy3DAsync"));
-    cuMemcpy3DAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpy3DAsync_v2)>(resolve("cuMemcpy3DAsync_v2"));
-    cuMemcpy3DAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpy3DAsync_v2_ptsz)>(resolve("cuMemcpy3DAsync_v2_ptsz"));
-    cuMemcpy3DBatchAsync =
-        reinterpret_cast<decltype(cuMemcpy3DBatchAsync)>(resolve("cuMemcpy3DBatchAsync"));
-    cuMemcpy3DBatchAsync_ptsz =
-        reinterpret_cast<decltype(cuMemcpy3DBatchAsync_ptsz)>(resolve("cuMemcpy3DBatchAsync_ptsz"));
-    cuMemcpy3DBatchAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpy3DBatchAsync_v2)>(resolve("cuMemcpy3DBatchAsync_v2"));
-    cuMemcpy3DBatchAsync_v2_ptsz = reinterpret_cast<decltype(cuMemcpy3DBatchAsync_v2_ptsz)>(
-        resolve("cuMemcpy3DBatchAsync_v2_ptsz"));
-    cuMemcpy3DPeer = reinterpret_cast<decltype(cuMemcpy3DPeer)>(resolve("cuMemcpy3DPeer"));
-    cuMemcpy3DPeerAsync =
-        reinterpret_cast<decltype(cuMemcpy3DPeerAsync)>(resolve("cuMemcpy3DPeerAsync"));
-    cuMemcpy3DPeerAsync_ptsz =
-        reinterpret_cast<decltype(cuMemcpy3DPeerAsync_ptsz)>(resolve("cuMemcpy3DPeerAsync_ptsz"));
-    cuMemcpy3DPeer_ptds =
-        reinterpret_cast<decltype(cuMemcpy3DPeer_ptds)>(resolve("cuMemcpy3DPeer_ptds"));
-    cuMemcpy3D_v2 = reinterpret_cast<decltype(cuMemcpy3D_v2)>(resolve("cuMemcpy3D_v2"));
-    cuMemcpy3D_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpy3D_v2_ptds)>(resolve("cuMemcpy3D_v2_ptds"));
-    cuMemcpyAsync = reinterpret_cast<decltype(cuMemcpyAsync)>(resolve("cuMemcpyAsync"));
-    cuMemcpyAsync_ptsz =
-        reinterpret_cast<decltype(cuMemcpyAsync_ptsz)>(resolve("cuMemcpyAsync_ptsz"));
-    cuMemcpyAtoA = reinterpret_cast<decltype(cuMemcpyAtoA)>(resolve("cuMemcpyAtoA"));
-    cuMemcpyAtoA_v2 = reinterpret_cast<decltype(cuMemcpyAtoA_v2)>(resolve("cuMemcpyAtoA_v2"));
-    cuMemcpyAtoA_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyAtoA_v2_ptds)>(resolve("cuMemcpyAtoA_v2_ptds"));
-    cuMemcpyAtoD = reinterpret_cast<decltype(cuMemcpyAtoD)>(resolve("cuMemcpyAtoD"));
-    cuMemcpyAtoD_v2 = reinterpret_cast<decltype(cuMemcpyAtoD_v2)>(resolve("cuMemcpyAtoD_v2"));
-    cuMemcpyAtoD_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyAtoD_v2_ptds)>(resolve("cuMemcpyAtoD_v2_ptds"));
-    cuMemcpyAtoH = reinterpret_cast<decltype(cuMemcpyAtoH)>(resolve("cuMemcpyAtoH"));
-    cuMemcpyAtoHAsync = reinterpret_cast<decltype(cuMemcpyAtoHAsync)>(resolve("cuMemcpyAtoHAsync"));
-    cuMemcpyAtoHAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpyAtoHAsync_v2)>(resolve("cuMemcpyAtoHAsync_v2"));
-    cuMemcpyAtoHAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpyAtoHAsync_v2_ptsz)>(resolve("cuMemcpyAtoHAsync_v2_ptsz"));
-    cuMemcpyAtoH_v2 = reinterpret_cast<decltype(cuMemcpyAtoH_v2)>(resolve("cuMemcpyAtoH_v2"));
-    cuMemcpyAtoH_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyAtoH_v2_ptds)>(resolve("cuMemcpyAtoH_v2_ptds"));
-    cuMemcpyBatchAsync =
-        reinterpret_cast<decltype(cuMemcpyBatchAsync)>(resolve("cuMemcpyBatchAsync"));
-    cuMemcpyBatchAsync_ptsz =
-        reinterpret_cast<decltype(cuMemcpyBatchAsync_ptsz)>(resolve("cuMemcpyBatchAsync_ptsz"));
-    cuMemcpyBatchAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpyBatchAsync_v2)>(resolve("cuMemcpyBatchAsync_v2"));
-    cuMemcpyBatchAsync_v2_ptsz = reinterpret_cast<decltype(cuMemcpyBatchAsync_v2_ptsz)>(
-        resolve("cuMemcpyBatchAsync_v2_ptsz"));
-    cuMemcpyDtoA = reinterpret_cast<decltype(cuMemcpyDtoA)>(resolve("cuMemcpyDtoA"));
-    cuMemcpyDtoA_v2 = reinterpret_cast<decltype(cuMemcpyDtoA_v2)>(resolve("cuMemcpyDtoA_v2"));
-    cuMemcpyDtoA_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyDtoA_v2_ptds)>(resolve("cuMemcpyDtoA_v2_ptds"));
-    cuMemcpyDtoD = reinterpret_cast<decltype(cuMemcpyDtoD)>(resolve("cuMemcpyDtoD"));
-    cuMemcpyDtoDAsync = reinterpret_cast<decltype(cuMemcpyDtoDAsync)>(resolve("cuMemcpyDtoDAsync"));
-    cuMemcpyDtoDAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpyDtoDAsync_v2)>(resolve("cuMemcpyDtoDAsync_v2"));
-    cuMemcpyDtoDAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpyDtoDAsync_v2_ptsz)>(resolve("cuMemcpyDtoDAsync_v2_ptsz"));
-    cuMemcpyDtoD_v2 = reinterpret_cast<decltype(cuMemcpyDtoD_v2)>(resolve("cuMemcpyDtoD_v2"));
-    cuMemcpyDtoD_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyDtoD_v2_ptds)>(resolve("cuMemcpyDtoD_v2_ptds"));
-    cuMemcpyDtoH = reinterpret_cast<decltype(cuMemcpyDtoH)>(resolve("cuMemcpyDtoH"));
-    cuMemcpyDtoHAsync = reinterpret_cast<decltype(cuMemcpyDtoHAsync)>(resolve("cuMemcpyDtoHAsync"));
-    cuMemcpyDtoHAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpyDtoHAsync_v2)>(resolve("cuMemcpyDtoHAsync_v2"));
-    cuMemcpyDtoHAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpyDtoHAsync_v2_ptsz)>(resolve("cuMemcpyDtoHAsync_v2_ptsz"));
-    cuMemcpyDtoH_v2 = reinterpret_cast<decltype(cuMemcpyDtoH_v2)>(resolve("cuMemcpyDtoH_v2"));
-    cuMemcpyDtoH_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyDtoH_v2_ptds)>(resolve("cuMemcpyDtoH_v2_ptds"));
-    cuMemcpyHtoA = reinterpret_cast<decltype(cuMemcpyHtoA)>(resolve("cuMemcpyHtoA"));
-    cuMemcpyHtoAAsync = reinterpret_cast<decltype(cuMemcpyHtoAAsync)>(resolve("cuMemcpyHtoAAsync"));
-    cuMemcpyHtoAAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpyHtoAAsync_v2)>(resolve("cuMemcpyHtoAAsync_v2"));
-    cuMemcpyHtoAAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpyHtoAAsync_v2_ptsz)>(resolve("cuMemcpyHtoAAsync_v2_ptsz"));
-    cuMemcpyHtoA_v2 = reinterpret_cast<decltype(cuMemcpyHtoA_v2)>(resolve("cuMemcpyHtoA_v2"));
-    cuMemcpyHtoA_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyHtoA_v2_ptds)>(resolve("cuMemcpyHtoA_v2_ptds"));
-    cuMemcpyHtoD = reinterpret_cast<decltype(cuMemcpyHtoD)>(resolve("cuMemcpyHtoD"));
-    cuMemcpyHtoDAsync = reinterpret_cast<decltype(cuMemcpyHtoDAsync)>(resolve("cuMemcpyHtoDAsync"));
-    cuMemcpyHtoDAsync_v2 =
-        reinterpret_cast<decltype(cuMemcpyHtoDAsync_v2)>(resolve("cuMemcpyHtoDAsync_v2"));
-    cuMemcpyHtoDAsync_v2_ptsz =
-        reinterpret_cast<decltype(cuMemcpyHtoDAsync_v2_ptsz)>(resolve("cuMemcpyHtoDAsync_v2_ptsz"));
-    cuMemcpyHtoD_v2 = reinterpret_cast<decltype(cuMemcpyHtoD_v2)>(resolve("cuMemcpyHtoD_v2"));
-    cuMemcpyHtoD_v2_ptds =
-        reinterpret_cast<decltype(cuMemcpyHtoD_v2_ptds)>(resolve("cuMemcpyHtoD_v2_ptds"));
-    cuMemcpyPeer = reinterpret_cast<decltype(cuMemcpyPeer)>(resolve("cuMemcpyPeer"));
-    cuMemcpyPeerAsync = reinterpret_cast<decltype(cuMemcpyPeerAsync)>(resolve("cuMemcpyPeerAsync"));
-    cuMemcpyPeerAsync_ptsz =
-        reinterpret_cast<decltype(cuMemcpyPeerAsync_ptsz)>(resolve("cuMemcpyPeerAsync_ptsz"));
-    cuMemcpyPeer_ptds = reinterpret_cast<decltype(cuMemcpyPeer_ptds)>(resolve("cuMemcpyPeer_ptds"));
-    cuMemcpy_ptds = reinterpret_cast<decltype(cuMemcpy_ptds)>(resolve("cuMemcpy_ptds"));
-    cuMemsetD16 = reinterpret_cast<decltype(cuMemsetD16)>(resolve("cuMemsetD16"));
-    cuMemsetD16Async = reinterpret_cast<decltype(cuMemsetD16Async)>(resolve("cuMemsetD16Async"));
-    cuMemsetD16Async_ptsz =
-        reinterpret_cast<decltype(cuMemsetD16Async_ptsz)>(resolve("cuMemsetD16Async_ptsz"));
-    cuMemsetD16_v2 = reinterpret_cast<decltype(cuMemsetD16_v2)>(resolve("cuMemsetD16_v2"));
-    cuMemsetD16_v2_ptds =
-        reinterpret_cast<decltype(cuMemsetD16_v2_ptds)>(resolve("cuMemsetD16_v2_ptds"));
-    cuMemsetD2D16 = reinterpret_cast<decltype(cuMemsetD2D16)>(resolve("cuMemsetD2D16"));
-    cuMemsetD2D16Async =
-        reinterpret_cast<decltype(cuMemsetD2D16Async)>(resolve("cuMemsetD2D16Async"));
-    cuMemsetD2D16Async_ptsz =
-        reinterpret_cast<decltype(cuMemsetD2D16Async_ptsz)>(resolve("cuMemsetD2D16Async_ptsz"));
-    cuMemsetD2D16_v2 = reinterpret_cast<decltype(cuMemsetD2D16_v2)>(resolve("cuMemsetD2D16_v2"));
-    cuMemsetD2D16_v2_ptds =
-        reinterpret_cast<decltype(cuMemsetD2D16_v2_ptds)>(resolve("cuMemsetD2D16_v2_ptds"));
-    cuMemsetD2D32 = reinterpret_cast<decltype(cuMemsetD2D32)>(resolve("cuMemsetD2D32"));
-    cuMemsetD2D32Async =
-        reinterpret_cast<decltype(cuMemsetD2D32Async)>(resolve("cuMemsetD2D32Async"));
-    cuMemsetD2D32Async_ptsz =
-        reinterpret_cast<decltype(cuMemsetD2D32Async_ptsz)>(resolve("cuMemsetD2D32Async_ptsz"));
-    cuMemsetD2D32_v2 = reinterpret_cast<decltype(cuMemsetD2D32_v2)>(resolve("cuMemsetD2D32_v2"));
-    cuMemsetD2D32_v2_ptds =
-        reinterpret_cast<decltype(cuMemsetD2D32_v2_ptds)>(resolve("cuMemsetD2D32_v2_ptds"));
-    cuMemsetD2D8 = reinterpret_cast<decltype(cuMemsetD2D8)>(resolve("cuMemsetD2D8"));
-    cuMemsetD2D8Async = reinterpret_cast<decltype(cuMemsetD2D8Async)>(resolve("cuMemsetD2D8Async"));
-    cuMemsetD2D8Async_ptsz =
-        reinterpret_cast<decltype(cuMemsetD2D8Async_ptsz)>(resolve("cuMemsetD2D8Async_ptsz"));
-    cuMemsetD2D8_v2 = reinterpret_cast<decltype(cuMemsetD2D8_v2)>(resolve("cuMemsetD2D8_v2"));
-    cuMemsetD2D8_v2_ptds =
-        reinterpret_cast<decltype(cuMemsetD2D8_v2_ptds)>(resolve("cuMemsetD2D8_v2_ptds"));
-    cuMemsetD32 = reinterpret_cast<decltype(cuMemsetD32)>(resolve("cuMemsetD32"));
-    cuMemsetD32Async = reinterpret_cast<decltype(cuMemsetD32Async)>(resolve("cuMemsetD32Async"));
-    cuMemsetD32Async_ptsz =
-        reinterpret_cast<decltype(cuMemsetD32Async_ptsz)>(resolve("cuMemsetD32Async_ptsz"));
-    cuMemsetD32_v2 = reinterpret_cast<decltype(cuMemsetD32_v2)>(resolve("cuMemsetD32_v2"));
-    cuMemsetD32_v2_ptds =
-        reinterpret_cast<decltype(cuMemsetD32_v2_ptds)>(resolve("cuMemsetD32_v2_ptds"));
-    cuMemsetD8 = reinterpret_cast<decltype(cuMemsetD8)>(resolve("cuMemsetD8"));
-    cuMemsetD8Async = reinterpret_cast<decltype(cuMemsetD8Async)>(resolve("cuMemsetD8Async"));
-    cuMemsetD8Async_ptsz =
-        reinterpret_cast<decltype(cuMemsetD8Async_ptsz)>(resolve("cuMemsetD8Async_ptsz"));
-    cuMemsetD8_v2 = reinterpret_cast<decltype(cuMemsetD8_v2)>(resolve("cuMemsetD8_v2"));
-    cuMemsetD8_v2_ptds =
-        reinterpret_cast<decltype(cuMemsetD8_v2_ptds)>(resolve("cuMemsetD8_v2_ptds"));
-    cuMipmappedArrayCreate =
-        reinterpret_cast<decltype(cuMipmappedArrayCreate)>(resolve("cuMipmappedArrayCreate"));
-    cuMipmappedArrayDestroy =
-        reinterpret_cast<decltype(cuMipmappedArrayDestroy)>(resolve("cuMipmappedArrayDestroy"));
-    cuMipmappedArrayGetLevel =
-        reinterpret_cast<decltype(cuMipmappedArrayGetLevel)>(resolve("cuMipmappedArrayGetLevel"));
-    cuMipmappedArrayGetMemoryRequirements =
-        reinterpret_cast<decltype(cuMipmappedArrayGetMemoryRequirements)>(
-            resolve("cuMipmappedArrayGetMemoryRequirements"));
-    cuMipmappedArrayGetSparseProperties =
-        reinterpret_cast<decltype(cuMipmappedArrayGetSparseProperties)>(
-            resolve("cuMipmappedArrayGetSparseProperties"));
-    cuModuleEnumerateFunctions = reinterpret_cast<decltype(cuModuleEnumerateFunctions)>(
-        resolve("cuModuleEnumerateFunctions"));
-    cuModuleGetFunction =
-        reinterpret_cast<decltype(cuModuleGetFunction)>(resolve("cuModuleGetFunction"));
-    cuModuleGetFunctionCount =
-        reinterpret_cast<decltype(cuModuleGetFunctionCount)>(resolve("cuModuleGetFunctionCount"));
-    cuModuleGetGlobal = reinterpret_cast<decltype(cuModuleGetGlobal)>(resolve("cuModuleGetGlobal"));
-    cuModuleGetGlobal_v2 =
-        reinterpret_cast<decltype(cuModuleGetGlobal_v2)>(resolve("cuModuleGetGlobal_v2"));
-    cuModuleGetLoadingMode =
-        reinterpret_cast<decltype(cuModuleGetLoadingMode)>(resolve("cuModuleGetLoadingMode"));
-    cuModuleGetSurfRef =
-        reinterpret_cast<decltype(cuModuleGetSurfRef)>(resolve("cuModuleGetSurfRef"));
-    cuModuleGetTexRef = reinterpret_cast<decltype(cuModuleGetTexRef)>(resolve("cuModuleGetTexRef"));
-    cuModuleLoad = reinterpret_cast<decltype(cuModuleLoad)>(resolve("cuModuleLoad"));
-    cuModuleLoadData = reinterpret_cast<decltype(cuModuleLoadData)>(resolve("cuModuleLoadData"));
-    cuModuleLoadDataEx =
-        reinterpret_cast<decltype(cuModuleLoadDataEx)>(resolve("cuModuleLoadDataEx"));
-    cuModuleLoadFatBinary =
-        reinterpret_cast<decltype(cuModuleLoadFatBinary)>(resolve("cuModuleLoadFatBinary"));
-    cuModuleUnload = reinterpret_cast<decltype(cuModuleUnload)>(resolve("cuModuleUnload"));
-    cuMulticastAddDevice =
-        reinterpret_cast<decltype(cuMulticastAddDevice)>(resolve("cuMulticastAddDevice"));
-    cuMulticastBindAddr =
-        reinterpret_cast<decltype(cuMulticastBindAddr)>(resolve("cuMulticastBindAddr"));
-    cuMulticastBindMem =
-        reinterpret_cast<decltype(cuMulticastBindMem)>(resolve("cuMulticastBindMem"));
-    cuMulticastCreate = reinterpret_cast<decltype(cuMulticastCreate)>(resolve("cuMulticastCreate"));
-    cuMulticastGetGranularity =
-        reinterpret_cast<decltype(cuMulticastGetGranularity)>(resolve("cuMulticastGetGranularity"));
-    cuMulticastUnbind = reinterpret_cast<decltype(cuMulticastUnbind)>(resolve("cuMulticastUnbind"));
-    cuOccupancyAvailableDynamicSMemPerBlock =
-        reinterpret_cast<decltype(cuOccupancyAvailableDynamicSMemPerBlock)>(
-            resolve("cuOccupancyAvailableDynamicSMemPerBlock"));
-    cuOccupancyMaxActiveBlocksPerMultiprocessor =
-        reinterpret_cast<decltype(cuOccupancyMaxActiveBlocksPerMultiprocessor)>(
-            resolve("cuOccupancyMaxActiveBlocksPerMultiprocessor"));
-    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags =
-        reinterpret_cast<decltype(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)>(
-            resolve("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags"));
-    cuOccupancyMaxActiveClusters = reinterpret_cast<decltype(cuOccupancyMaxActiveClusters)>(
-        resolve("cuOccupancyMaxActiveClusters"));
-    cuOccupancyMaxPotentialBlockSize = reinterpret_cast<decltype(cuOccupancyMaxPotentialBlockSize)>(
-        resolve("cuOccupancyMaxPotentialBlockSize"));
-    cuOccupancyMaxPotentialBlockSizeWithFlags =
-        reinterpret_cast<decltype(cuOccupancyMaxPotentialBlockSizeWithFlags)>(
-            resolve("cuOccupancyMaxPotentialBlockSizeWithFlags"));
-    cuOccupancyMaxPotentialClusterSize =
-        reinterpret_cast<decltype(cuOccupancyMaxPotentialClusterSize)>(
-            resolve("cuOccupancyMaxPotentialClusterSize"));
-    cuParamSetSize = reinterpret_cast<decltype(cuParamSetSize)>(resolve("cuParamSetSize"));
-    cuParamSetTexRef = reinterpret_cast<decltype(cuParamSetTexRef)>(resolve("cuParamSetTexRef"));
-    cuParamSetf = reinterpret_cast<decltype(cuParamSetf)>(resolve("cuParamSetf"));
-    cuParamSeti = reinterpret_cast<decltype(cuParamSeti)>(resolve("cuParamSeti"));
-    cuParamSetv = reinterpret_cast<decltype(cuParamSetv)>(resolve("cuParamSetv"));
-    cuPointerGetAttribute =
-        reinterpret_cast<decltype(cuPointerGetAttribute)>(resolve("cuPointerGetAttribute"));
-    cuPointerGetAttributes =
-        reinterpret_cast<decltype(cuPointerGetAttributes)>(resolve("cuPointerGetAttributes"));
-    cuPointerSetAttribute =
-        reinterpret_cast<decltype(cuPointerSetAttribute)>(resolve("cuPointerSetAttribute"));
-    cuSignalExternalSemaphoresAsync = reinterpret_cast<decltype(cuSignalExternalSemaphoresAsync)>(
-        resolve("cuSignalExternalSemaphoresAsync"));
-    cuSignalExternalSemaphoresAsync_ptsz =
-        reinterpret_cast<decltype(cuSignalExternalSemaphoresAsync_ptsz)>(
-            resolve("cuSignalExternalSemaphoresAsync_ptsz"));
-    cuStreamAddCallback =
-        reinterpret_cast<decltype(cuStreamAddCallback)>(resolve("cuStreamAddCallback"));
-    cuStreamAddCallback_ptsz =
-        reinterpret_cast<decltype(cuStreamAddCallback_ptsz)>(resolve("cuStreamAddCallback_ptsz"));
-    cuStreamAttachMemAsync =
-        reinterpret_cast<decltype(cuStreamAttachMemAsync)>(resolve("cuStreamAttachMemAsync"));
-    cuStreamAttachMemAsync_ptsz = reinterpret_cast<decltype(cuStreamAttachMemAsync_ptsz)>(
-        resolve("cuStreamAttachMemAsync_ptsz"));
-    cuStreamBatchMemOp =
-        reinterpret_cast<decltype(cuStreamBatchMemOp)>(resolve("cuStreamBatchMemOp"));
-    cuStreamBatchMemOp_ptsz =
-        reinterpret_cast<decltype(cuStreamBatchMemOp_ptsz)>(resolve("cuStreamBatchMemOp_ptsz"));
-    cuStreamBatchMemOp_v2 =
-        reinterpret_cast<decltype(cuStreamBatchMemOp_v2)>(resolve("cuStreamBatchMemOp_v2"));
-    cuStreamBatchMemOp_v2_ptsz = reinterpret_cast<decltype(cuStreamBatchMemOp_v2_ptsz)>(
-        resolve("cuStreamBatchMemOp_v2_ptsz"));
-    cuStreamBeginCapture =
-        reinterpret_cast<decltype(cuStreamBeginCapture)>(resolve("cuStreamBeginCapture"));
-    cuStreamBeginCaptureToGraph = reinterpret_cast<decltype(cuStreamBeginCaptureToGraph)>(
-        resolve("cuStreamBeginCaptureToGraph"));
-    cuStreamBeginCaptureToGraph_ptsz = reinterpret_cast<decltype(cuStreamBeginCaptureToGraph_ptsz)>(
-        resolve("cuStreamBeginCaptureToGraph_ptsz"));
-    cuStreamBeginCapture_ptsz =
-        reinterpret_cast<decltype(cuStreamBeginCapture_ptsz)>(resolve("cuStreamBeginCapture_ptsz"));
-    cuStreamBeginCapture_v2 =
-        reinterpret_cast<decltype(cuStreamBeginCapture_v2)>(resolve("cuStreamBeginCapture_v2"));
-    cuStreamBeginCapture_v2_ptsz = reinterpret_cast<decltype(cuStreamBeginCapture_v2_ptsz)>(
-        resolve("cuStreamBeginCapture_v2_ptsz"));
-    cuStreamCopyAttributes =
-        reinterpret_cast<decltype(cuStreamCopyAttributes)>(resolve("cuStreamCopyAttributes"));
-    cuStreamCopyAttributes_ptsz = reinterpret_cast<decltype(cuStreamCopyAttributes_ptsz)>(
-        resolve("cuStreamCopyAttributes_ptsz"));
-    cuStreamCreate = reinterpret_cast<decltype(cuStreamCreate)>(resolve("cuStreamCreate"));
-    cuStreamCreateWithPriority = reinterpret_cast<decltype(cuStreamCreateWithPriority)>(
-        resolve("cuStreamCreateWithPriority"));
-    cuStreamDestroy = reinterpret_cast<decltype(cuStreamDestroy)>(resolve("cuStreamDestroy"));
-    cuStreamDestroy_v2 =
-        reinterpret_cast<decltype(cuStreamDestroy_v2)>(resolve("cuStreamDestroy_v2"));
-    cuStreamEndCapture =
-        reinterpret_cast<decltype(cuStreamEndCapture)>(resolve("cuStreamEndCapture"));
-    cuStreamEndCapture_ptsz =
-        reinterpret_cast<decltype(cuStreamEndCapture_ptsz)>(resolve("cuStreamEndCapture_ptsz"));
-    cuStreamGetAttribute =
-        reinterpret_cast<decltype(cuStreamGetAttribute)>(resolve("cuStreamGetAttribute"));
-    cuStreamGetAttribute_ptsz =
-        reinterpret_cast<decltype(cuStreamGetAttribute_ptsz)>(resolve("cuStreamGetAttribute_ptsz"));
-    cuStreamGetCaptureInfo =
-        reinterpret_cast<decltype(cuStreamGetCaptureInfo)>(resolve("cuStreamGetCaptureInfo"));
-    cuStreamGetCaptureInfo_ptsz = reinterpret_cast<decltype(cuStreamGetCaptureInfo_ptsz)>(
-        resolve("cuStreamGetCaptureInfo_ptsz"));
-    cuStreamGetCaptureInfo_v2 =
-        reinterpret_cast<decltype(cuStreamGetCaptureInfo_v2)>(resolve("cuStreamGetCaptureInfo_v2"));
-    cuStreamGetCaptureInfo_v2_ptsz = reinterpret_cast<decltype(cuStreamGetCaptureInfo_v2_ptsz)>(
-        resolve("cuStreamGetCaptureInfo_v2_ptsz"));
-    cuStreamGetCaptureInfo_v3 =
-        reinterpret_cast<decltype(cuStreamGetCaptureInfo_v3)>(resolve("cuStreamGetCaptureInfo_v3"));
-    cuStreamGetCaptureInfo_v3_ptsz = reinterpret_cast<decltype(cuStreamGetCaptureInfo_v3_ptsz)>(
-        resolve("cuStreamGetCaptureInfo_v3_ptsz"));
-    cuStreamGetCtx = reinterpret_cast<decltype(cuStreamGetCtx)>(resolve("cuStreamGetCtx"));
-    cuStreamGetCtx_ptsz =
-        reinterpret_cast<decltype(cuStreamGetCtx_ptsz)>(resolve("cuStreamGetCtx_ptsz"));
-    cuStreamGetCtx_v2 = reinterpret_cast<decltype(cuStreamGetCtx_v2)>(resolve("cuStreamGetCtx_v2"));
-    cuStreamGetCtx_v2_ptsz =
-        reinterpret_cast<decltype(cuStreamGetCtx_v2_ptsz)>(resolve("cuStreamGetCtx_v2_ptsz"));
-    cuStreamGetDevice = reinterpret_cast<decltype(cuStreamGetDevice)>(resolve("cuStreamGetDevice"));
-    cuStreamGetDevice_ptsz =
-        reinterpret_cast<decltype(cuStreamGetDevice_ptsz)>(resolve("cuStreamGetDevice_ptsz"));
-    cuStreamGetFlags = reinterpret_cast<decltype(cuStreamGetFlags)>(resolve("cuStreamGetFlags"));
-    cuStreamGetFlags_ptsz =
-        reinterpret_cast<decltype(cuStreamGetFlags_ptsz)>(resolve("cuStreamGetFlags_ptsz"));
-    cuStreamGetGreenCtx =
-        reinterpret_cast<decltype(cuStreamGetGreenCtx)>(resolve("cuStreamGetGreenCtx"));
-    cuStreamGetId = reinterpret_cast<decltype(cuStreamGetId)>(resolve("cuStreamGetId"));
-    cuStreamGetId_ptsz =
-        reinterpret_cast<decltype(cuStreamGetId_ptsz)>(resolve("cuStreamGetId_ptsz"));
-    cuStreamGetPriority =
-        reinterpret_cast<decltype(cuStreamGetPriority)>(resolve("cuStreamGetPriority"));
-    cuStreamGetPriority_ptsz =
-        reinterpret_cast<decltype(cuStreamGetPriority_ptsz)>(resolve("cuStreamGetPriority_ptsz"));
-    cuStreamIsCapturing =
-        reinterpret_cast<decltype(cuStreamIsCapturing)>(resolve("cuStreamIsCapturing"));
-    cuStreamIsCapturing_ptsz =
-        reinterpret_cast<decltype(cuStreamIsCapturing_ptsz)>(resolve("cuStreamIsCapturing_ptsz"));
-    cuStreamQuery = reinterpret_cast<decltype(cuStreamQuery)>(resolve("cuStreamQuery"));
-    cuStreamQuery_ptsz =
-        reinterpret_cast<decltype(cuStreamQuery_ptsz)>(resolve("cuStreamQuery_ptsz"));
-    cuStreamSetAttribute =
-        reinterpret_cast<decltype(cuStreamSetAttribute)>(resolve("cuStreamSetAttribute"));
-    cuStreamSetAttribute_ptsz =
-        reinterpret_cast<decltype(cuStreamSetAttribute_ptsz)>(resolve("cuStreamSetAttribute_ptsz"));
-    cuStreamSynchronize =
-        reinterpret_cast<decltype(cuStreamSynchronize)>(resolve("cuStreamSynchronize"));
-    cuStreamSynchronize_ptsz =
-        reinterpret_cast<decltype(cuStreamSynchronize_ptsz)>(resolve("cuStreamSynchronize_ptsz"));
-    cuStreamUpdateCaptureDependencies =
-        reinterpret_cast<decltype(cuStreamUpdateCaptureDependencies)>(
-            resolve("cuStreamUpdateCaptureDependencies"));
-    cuStreamUpdateCaptureDependencies_ptsz =
-        reinterpret_cast<decltype(cuStreamUpdateCaptureDependencies_ptsz)>(
-            resolve("cuStreamUpdateCaptureDependencies_ptsz"));
-    cuStreamUpdateCaptureDependencies_v2 =
-        reinterpret_cast<decltype(cuStreamUpdateCaptureDependencies_v2)>(
-            resolve("cuStreamUpdateCaptureDependencies_v2"));
-    cuStreamUpdateCaptureDependencies_v2_ptsz =
-        reinterpret_cast<decltype(cuStreamUpdateCaptureDependencies_v2_ptsz)>(
-            resolve("cuStreamUpdateCaptureDependencies_v2_ptsz"));
-    cuStreamWaitEvent = reinterpret_cast<decltype(cuStreamWaitEvent)>(resolve("cuStreamWaitEvent"));
-    cuStreamWaitEvent_ptsz =
-        reinterpret_cast<decltype(cuStreamWaitEvent_ptsz)>(resolve("cuStreamWaitEvent_ptsz"));
-    cuStreamWaitValue32 =
-        reinterpret_cast<decltype(cuStreamWaitValue32)>(resolve("cuStreamWaitValue32"));
-    cuStreamWaitValue32_ptsz =
-        reinterpret_cast<decltype(cuStreamWaitValue32_ptsz)>(resolve("cuStreamWaitValue32_ptsz"));
-    cuStreamWaitValue32_v2 =
-        reinterpret_cast<decltype(cuStreamWaitValue32_v2)>(resolve("cuStreamWaitValue32_v2"));
-    cuStreamWaitValue32_v2_ptsz = reinterpret_cast<decltype(cuStreamWaitValue32_v2_ptsz)>(
-        resolve("cuStreamWaitValue32_v2_ptsz"));
-    cuStreamWaitValue64 =
-        reinterpret_cast<decltype(cuStreamWaitValue64)>(resolve("cuStreamWaitValue64"));
-    cuStreamWaitValue64_ptsz =
-        reinterpret_cast<decltype(cuStreamWaitValue64_ptsz)>(resolve("cuStreamWaitValue64_ptsz"));
-    cuStreamWaitValue64_v2 =
-        reinterpret_cast<decltype(cuStreamWaitValue64_v2)>(resolve("cuStreamWaitValue64_v2"));
-    cuStreamWaitValue64_v2_ptsz = reinterpret_cast<decltype(cuStreamWaitValue64_v2_ptsz)>(
-        resolve("cuStreamWaitValue64_v2_ptsz"));
-    cuStreamWriteValue32 =
-        reinterpret_cast<decltype(cuStreamWriteValue32)>(resolve("cuStreamWriteValue32"));
-    cuStreamWriteValue32_ptsz =
-        reinterpret_cast<decltype(cuStreamWriteValue32_ptsz)>(resolve("cuStreamWriteValue32_ptsz"));
-    cuStreamWriteValue32_v2 =
-        reinterpret_cast<decltype(cuStreamWriteValue32_v2)>(resolve("cuStreamWriteValue32_v2"));
-    cuStreamWriteValue32_v2_ptsz = reinterpret_cast<decltype(cuStreamWriteValue32_v2_ptsz)>(
-        resolve("cuStreamWriteValue32_v2_ptsz"));
-    cuStreamWriteValue64 =
-        reinterpret_cast<decltype(cuStreamWriteValue64)>(resolve("cuStreamWriteValue64"));
-    cuStreamWriteValue64_ptsz =
-        reinterpret_cast<decltype(cuStreamWriteValue64_ptsz)>(resolve("cuStreamWriteValue64_ptsz"));
-    cuStreamWriteValue64_v2 =
-        reinterpret_cast<decltype(cuStreamWriteValue64_v2)>(resolve("cuStreamWriteValue64_v2"));
-    cuStreamWriteValue64_v2_ptsz = reinterpret_cast<decltype(cuStreamWriteValue64_v2_ptsz)>(
-        resolve("cuStreamWriteValue64_v2_ptsz"));
-    cuSurfObjectCreate =
-        reinterpret_cast<decltype(cuSurfObjectCreate)>(resolve("cuSurfObjectCreate"));
-    cuSurfObjectDestroy =
-        reinterpret_cast<decltype(cuSurfObjectDestroy)>(resolve("cuSurfObjectDestroy"));
-    cuSurfObjectGetResourceDesc = reinterpret_cast<decltype(cuSurfObjectGetResourceDesc)>(
-        resolve("cuSurfObjectGetResourceDesc"));
-    cuSurfRefGetArray = reinterpret_cast<decltype(cuSurfRefGetArray)>(resolve("cuSurfRefGetArray"));
-    cuSurfRefSetArray = reinterpret_cast<decltype(cuSurfRefSetArray)>(resolve("cuSurfRefSetArray"));
-    cuTensorMapEncodeIm2col =
-        reinterpret_cast<decltype(cuTensorMapEncodeIm2col)>(resolve("cuTensorMapEncodeIm2col"));
-    cuTensorMapEncodeIm2colWide = reinterpret_cast<decltype(cuTensorMapEncodeIm2colWide)>(
-        resolve("cuTensorMapEncodeIm2colWide"));
-    cuTensorMapEncodeTiled =
-        reinterpret_cast<decltype(cuTensorMapEncodeTiled)>(resolve("cuTensorMapEncodeTiled"));
-    cuTensorMapReplaceAddress =
-        reinterpret_cast<decltype(cuTensorMapReplaceAddress)>(resolve("cuTensorMapReplaceAddress"));
-    cuTexObjectCreate = reinterpret_cast<decltype(cuTexObjectCreate)>(resolve("cuTexObjectCreate"));
-    cuTexObjectDestroy =
-        reinterpret_cast<decltype(cuTexObjectDestroy)>(resolve("cuTexObjectDestroy"));
-    cuTexObjectGetResourceDesc = reinterpret_cast<decltype(cuTexObjectGetResourceDesc)>(
-        resolve("cuTexObjectGetResourceDesc"));
-    cuTexObjectGetResourceViewDesc = reinterpret_cast<decltype(cuTexObjectGetResourceViewDesc)>(
-        resolve("cuTexObjectGetResourceViewDesc"));
-    cuTexObjectGetTextureDesc =
-        reinterpret_cast<decltype(cuTexObjectGetTextureDesc)>(resolve("cuTexObjectGetTextureDesc"));
-    cuTexRefCreate = reinterpret_cast<decltype(cuTexRefCreate)>(resolve("cuTexRefCreate"));
-    cuTexRefDestroy = reinterpret_cast<decltype(cuTexRefDestroy)>(resolve("cuTexRefDestroy"));
-    cuTexRefGetAddress =
-        reinterpret_cast<decltype(cuTexRefGetAddress)>(resolve("cuTexRefGetAddress"));
-    cuTexRefGetAddressMode =
-        reinterpret_cast<decltype(cuTexRefGetAddressMode)>(resolve("cuTexRefGetAddressMode"));
-    cuTexRefGetAddress_v2 =
-        reinterpret_cast<decltype(cuTexRefGetAddress_v2)>(resolve("cuTexRefGetAddress_v2"));
-    cuTexRefGetArray = reinterpret_cast<decltype(cuTexRefGetArray)>(resolve("cuTexRefGetArray"));
-    cuTexRefGetBorderColor =
-        reinterpret_cast<decltype(cuTexRefGetBorderColor)>(resolve("cuTexRefGetBorderColor"));
-    cuTexRefGetFilterMode =
-        reinterpret_cast<decltype(cuTexRefGetFilterMode)>(resolve("cuTexRefGetFilterMode"));
-    cuTexRefGetFlags = reinterpret_cast<decltype(cuTexRefGetFlags)>(resolve("cuTexRefGetFlags"));
-    cuTexRefGetFormat = reinterpret_cast<decltype(cuTexRefGetFormat)>(resolve("cuTexRefGetFormat"));
-    cuTexRefGetMaxAnisotropy =
-        reinterpret_cast<decltype(cuTexRefGetMaxAnisotropy)>(resolve("cuTexRefGetMaxAnisotropy"));
-    cuTexRefGetMipmapFilterMode = reinterpret_cast<decltype(cuTexRefGetMipmapFilterMode)>(
-        resolve("cuTexRefGetMipmapFilterMode"));
-    cuTexRefGetMipmapLevelBias = reinterpret_cast<decltype(cuTexRefGetMipmapLevelBias)>(
-        resolve("cuTexRefGetMipmapLevelBias"));
-    cuTexRefGetMipmapLevelClamp = reinterpret_cast<decltype(cuTexRefGetMipmapLevelClamp)>(
-        resolve("cuTexRefGetMipmapLevelClamp"));
-    cuTexRefGetMipmappedArray =
-        reinterpret_cast<decltype(cuTexRefGetMipmappedArray)>(resolve("cuTexRefGetMipmappedArray"));
-    cuTexRefSetAddress =
-        reinterpret_cast<decltype(cuTexRefSetAddress)>(resolve("cuTexRefSetAddress"));
-    cuTexRefSetAddress2D =
-        reinterpret_cast<decltype(cuTexRefSetAddress2D)>(resolve("cuTexRefSetAddress2D"));
-    cuTexRefSetAddress2D_v2 =
-        reinterpret_cast<decltype(cuTexRefSetAddress2D_v2)>(resolve("cuTexRefSetAddress2D_v2"));
-    cuTexRefSetAddress2D_v3 =
-        reinterpret_cast<decltype(cuTexRefSetAddress2D_v3)>(resolve("cuTexRefSetAddress2D_v3"));
-    cuTexRefSetAddressMode =
-        reinterpret_cast<decltype(cuTexRefSetAddressMode)>(resolve("cuTexRefSetAddressMode"));
-    cuTexRefSetAddress_v2 =
-        reinterpret_cast<decltype(cuTexRefSetAddress_v2)>(resolve("cuTexRefSetAddress_v2"));
-    cuTexRefSetArray = reinterpret_cast<decltype(cuTexRefSetArray)>(resolve("cuTexRefSetArray"));
-    cuTexRefSetBorderColor =
-        reinterpret_cast<decltype(cuTexRefSetBorderColor)>(resolve("cuTexRefSetBorderColor"));
-    cuTexRefSetFilterMode =
-        reinterpret_cast<decltype(cuTexRefSetFilterMode)>(resolve("cuTexRefSetFilterMode"));
-    cuTexRefSetFlags = reinterpret_cast<decltype(cuTexRefSetFlags)>(resolve("cuTexRefSetFlags"));
-    cuTexRefSetFormat = reinterpret_cast<decltype(cuTexRefSetFormat)>(resolve("cuTexRefSetFormat"));
-    cuTexRefSetMaxAnisotropy =
-        reinterpret_cast<decltype(cuTexRefSetMaxAnisotropy)>(resolve("cuTexRefSetMaxAnisotropy"));
-    cuTexRefSetMipmapFilterMode = reinterpret_cast<decltype(cuTexRefSetMipmapFilterMode)>(
-        resolve("cuTexRefSetMipmapFilterMode"));
-    cuTexRefSetMipmapLevelBias = reinterpret_cast<decltype(cuTexRefSetMipmapLevelBias)>(
-        resolve("cuTexRefSetMipmapLevelBias"));
-    cuTexRefSetMipmapLevelClamp = reinterpret_cast<decltype(cuTexRefSetMipmapLevelClamp)>(
-        resolve("cuTexRefSetMipmapLevelClamp"));
-    cuTexRefSetMipmappedArray =
-        reinterpret_cast<decltype(cuTexRefSetMipmappedArray)>(resolve("cuTexRefSetMipmappedArray"));
-    cuThreadExchangeStreamCaptureMode =
-        reinterpret_cast<decltype(cuThreadExchangeStreamCaptureMode)>(
-            resolve("cuThreadExchangeStreamCaptureMode"));
-    cuUserObjectCreate =
-        reinterpret_cast<decltype(cuUserObjectCreate)>(resolve("cuUserObjectCreate"));
-    cuUserObjectRelease =
-        reinterpret_cast<decltype(cuUserObjectRelease)>(resolve("cuUserObjectRelease"));
-    cuUserObjectRetain =
-        reinterpret_cast<decltype(cuUserObjectRetain)>(resolve("cuUserObjectRetain"));
-    cuWaitExternalSemaphoresAsync = reinterpret_cast<decltype(cuWaitExternalSemaphoresAsync)>(
-        resolve("cuWaitExternalSemaphoresAsync"));
-    cuWaitExternalSemaphoresAsync_ptsz =
-        reinterpret_cast<decltype(cuWaitExternalSemaphoresAsync_ptsz)>(
-            resolve("cuWaitExternalSemaphoresAsync_ptsz"));
+    put<0>(cuArray3DCreate, "cuArray3DCreate", resolve);
+    put<1>(cuArray3DCreate_v2, "cuArray3DCreate_v2", resolve);
+    put<2>(cuArray3DGetDescriptor, "cuArray3DGetDescriptor", resolve);
+    put<3>(cuArray3DGetDescriptor_v2, "cuArray3DGetDescriptor_v2", resolve);
+    put<4>(cuArrayCreate, "cuArrayCreate", resolve);
+    put<5>(cuArrayCreate_v2, "cuArrayCreate_v2", resolve);
+    put<6>(cuArrayDestroy, "cuArrayDestroy", resolve);
+    put<7>(cuArrayGetDescriptor, "cuArrayGetDescriptor", resolve);
+    put<8>(cuArrayGetDescriptor_v2, "cuArrayGetDescriptor_v2", resolve);
+    put<9>(cuArrayGetMemoryRequirements, "cuArrayGetMemoryRequirements", resolve);
+    put<10>(cuArrayGetPlane, "cuArrayGetPlane", resolve);
+    put<11>(cuArrayGetSparseProperties, "cuArrayGetSparseProperties", resolve);
+    put<12>(cuCheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", resolve);
+    put<13>(cuCheckpointProcessGetRestoreThreadId, "cuCheckpointProcessGetRestoreThreadId",
+            resolve);
+    put<14>(cuCheckpointProcessGetState, "cuCheckpointProcessGetState", resolve);
+    put<15>(cuCheckpointProcessLock, "cuCheckpointProcessLock", resolve);
+    put<16>(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", resolve);
+    put<17>(cuCheckpointProcessUnlock, "cuCheckpointProcessUnlock", resolve);
+    put<18>(cuCoredumpGetAttribute, "cuCoredumpGetAttribute", resolve);
+    put<19>(cuCoredumpGetAttributeGlobal, "cuCoredumpGetAttributeGlobal", resolve);
+    put<20>(cuCoredumpSetAttribute, "cuCoredumpSetAttribute", resolve);
+    put<21>(cuCoredumpSetAttributeGlobal, "cuCoredumpSetAttributeGlobal", resolve);
+    put<22>(cuCtxAttach, "cuCtxAttach", resolve);
+    put<23>(cuCtxCreate, "cuCtxCreate", resolve);
+    put<24>(cuCtxCreate_v2, "cuCtxCreate_v2", resolve);
+    put<25>(cuCtxCreate_v3, "cuCtxCreate_v3", resolve);
+    put<26>(cuCtxCreate_v4, "cuCtxCreate_v4", resolve);
+    put<27>(cuCtxDestroy, "cuCtxDestroy", resolve);
+    put<28>(cuCtxDestroy_v2, "cuCtxDestroy_v2", resolve);
+    put<29>(cuCtxDetach, "cuCtxDetach", resolve);
+    put<30>(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", resolve);
+    put<31>(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", resolve);
+    put<32>(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", resolve);
+    put<33>(cuCtxGetApiVersion, "cuCtxGetApiVersion", resolve);
+    put<34>(cuCtxGetCacheConfig, "cuCtxGetCacheConfig", resolve);
+    put<35>(cuCtxGetCurrent, "cuCtxGetCurrent", resolve);
+    put<36>(cuCtxGetDevResource, "cuCtxGetDevResource", resolve);
+    put<37>(cuCtxGetDevice, "cuCtxGetDevice", resolve);
+    put<38>(cuCtxGetDevice_v2, "cuCtxGetDevice_v2", resolve);
+    put<39>(cuCtxGetExecAffinity, "cuCtxGetExecAffinity", resolve);
+    put<40>(cuCtxGetFlags, "cuCtxGetFlags", resolve);
+    put<41>(cuCtxGetId, "cuCtxGetId", resolve);
+    put<42>(cuCtxGetLimit, "cuCtxGetLimit", resolve);
+    put<43>(cuCtxGetSharedMemConfig, "cuCtxGetSharedMemConfig", resolve);
+    put<44>(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", resolve);
+    put<45>(cuCtxPopCurrent, "cuCtxPopCurrent", resolve);
+    put<46>(cuCtxPopCurrent_v2, "cuCtxPopCurrent_v2", resolve);
+    put<47>(cuCtxPushCurrent, "cuCtxPushCurrent", resolve);
+    put<48>(cuCtxPushCurrent_v2, "cuCtxPushCurrent_v2", resolve);
+    put<49>(cuCtxRecordEvent, "cuCtxRecordEvent", resolve);
+    put<50>(cuCtxResetPersistingL2Cache, "cuCtxResetPersistingL2Cache", resolve);
+    put<51>(cuCtxSetCacheConfig, "cuCtxSetCacheConfig", resolve);
+    put<52>(cuCtxSetCurrent, "cuCtxSetCurrent", resolve);
+    put<53>(cuCtxSetFlags, "cuCtxSetFlags", resolve);
+    put<54>(cuCtxSetLimit, "cuCtxSetLimit", resolve);
+    put<55>(cuCtxSetSharedMemConfig, "cuCtxSetSharedMemConfig", resolve);
+    put<56>(cuCtxSynchronize, "cuCtxSynchronize", resolve);
+    put<57>(cuCtxSynchronize_v2, "cuCtxSynchronize_v2", resolve);
+    put<58>(cuCtxWaitEvent, "cuCtxWaitEvent", resolve);
+    put<59>(cuDestroyExternalMemory, "cuDestroyExternalMemory", resolve);
+    put<60>(cuDestroyExternalSemaphore, "cuDestroyExternalSemaphore", resolve);
+    put<61>(cuDevResourceGenerateDesc, "cuDevResourceGenerateDesc", resolve);
+    put<62>(cuDevSmResourceSplitByCount, "cuDevSmResourceSplitByCount", resolve);
+    put<63>(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", resolve);
+    put<64>(cuDeviceComputeCapability, "cuDeviceComputeCapability", resolve);
+    put<65>(cuDeviceGet, "cuDeviceGet", resolve);
+    put<66>(cuDeviceGetAttribute, "cuDeviceGetAttribute", resolve);
+    put<67>(cuDeviceGetByPCIBusId, "cuDeviceGetByPCIBusId", resolve);
+    put<68>(cuDeviceGetCount, "cuDeviceGetCount", resolve);
+    put<69>(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", resolve);
+    put<70>(cuDeviceGetDevResource, "cuDeviceGetDevResource", resolve);
+    put<71>(cuDeviceGetExecAffinitySupport, "cuDeviceGetExecAffinitySupport", resolve);
+    put<72>(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", resolve);
+    put<73>(cuDeviceGetHostAtomicCapabilities, "cuDeviceGetHostAtomicCapabilities", resolve);
+    put<74>(cuDeviceGetLuid, "cuDeviceGetLuid", resolve);
+    put<75>(cuDeviceGetMemPool, "cuDeviceGetMemPool", resolve);
+    put<76>(cuDeviceGetName, "cuDeviceGetName", resolve);
+    put<77>(cuDeviceGetNvSciSyncAttributes, "cuDeviceGetNvSciSyncAttributes", resolve);
+    put<78>(cuDeviceGetP2PAtomicCapabilities, "cuDeviceGetP2PAtomicCapabilities", resolve);
+    put<79>(cuDeviceGetP2PAttribute, "cuDeviceGetP2PAttribute", resolve);
+    put<80>(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", resolve);
+    put<81>(cuDeviceGetProperties, "cuDeviceGetProperties", resolve);
+    put<82>(cuDeviceGetTexture1DLinearMaxWidth, "cuDeviceGetTexture1DLinearMaxWidth", resolve);
+    put<83>(cuDeviceGetUuid, "cuDeviceGetUuid", resolve);
+    put<84>(cuDeviceGetUuid_v2, "cuDeviceGetUuid_v2", resolve);
+    put<85>(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", resolve);
+    put<86>(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", resolve);
+    put<87>(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", resolve);
+    put<88>(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease_v2", resolve);
+    put<89>(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", resolve);
+    put<90>(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset_v2", resolve);
+    put<91>(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", resolve);
+    put<92>(cuDevicePrimaryCtxSetFlags, "cuDevicePrimaryCtxSetFlags", resolve);
+    put<93>(cuDevicePrimaryCtxSetFlags_v2, "cuDevicePrimaryCtxSetFlags_v2", resolve);
+    put<94>(cuDeviceRegisterAsyncNotification, "cuDeviceRegisterAsyncNotification", resolve);
+    put<95>(cuDeviceSetGraphMemAttribute, "cuDeviceSetGraphMemAttribute", resolve);
+    put<96>(cuDeviceSetMemPool, "cuDeviceSetMemPool", resolve);
+    put<97>(cuDeviceTotalMem, "cuDeviceTotalMem", resolve);
+    put<98>(cuDeviceTotalMem_v2, "cuDeviceTotalMem_v2", resolve);
+    put<99>(cuDeviceUnregisterAsyncNotification, "cuDeviceUnregisterAsyncNotification", resolve);
+    put<100>(cuDriverGetVersion, "cuDriverGetVersion", resolve);
+    put<101>(cuEventCreate, "cuEventCreate", resolve);
+    put<102>(cuEventDestroy, "cuEventDestroy", resolve);
+    put<103>(cuEventDestroy_v2, "cuEventDestroy_v2", resolve);
+    put<104>(cuEventElapsedTime, "cuEventElapsedTime", resolve);
+    put<105>(cuEventElapsedTime_v2, "cuEventElapsedTime_v2", resolve);
+    put<106>(cuEventQuery, "cuEventQuery", resolve);
+    put<107>(cuEventRecord, "cuEventRecord", resolve);
+    put<108>(cuEventRecordWithFlags, "cuEventRecordWithFlags", resolve);
+    put<109>(cuEventRecordWithFlags_ptsz, "cuEventRecordWithFlags_ptsz", resolve);
+    put<110>(cuEventRecord_ptsz, "cuEventRecord_ptsz", resolve);
+    put<111>(cuEventSynchronize, "cuEventSynchronize", resolve);
+    put<112>(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", resolve);
+    put<113>(cuExternalMemoryGetMappedMipmappedArray, "cuExternalMemoryGetMappedMipmappedArray",
+             resolve);
+    put<114>(cuFlushGPUDirectRDMAWrites, "cuFlushGPUDirectRDMAWrites", resolve);
+    put<115>(cuFuncGetAttribute, "cuFuncGetAttribute", resolve);
+    put<116>(cuFuncGetModule, "cuFuncGetModule", resolve);
+    put<117>(cuFuncGetName, "cuFuncGetName", resolve);
+    put<118>(cuFuncGetParamInfo, "cuFuncGetParamInfo", resolve);
+    put<119>(cuFuncIsLoaded, "cuFuncIsLoaded", resolve);
+    put<120>(cuFuncLoad, "cuFuncLoad", resolve);
+    put<121>(cuFuncSetAttribute, "cuFuncSetAttribute", resolve);
+    put<122>(cuFuncSetBlockShape, "cuFuncSetBlockShape", resolve);
+    put<123>(cuFuncSetCacheConfig, "cuFuncSetCacheConfig", resolve);
+    put<124>(cuFuncSetSharedMemConfig, "cuFuncSetSharedMemConfig", resolve);
+    put<125>(cuFuncSetSharedSize, "cuFuncSetSharedSize", resolve);
+    put<126>(cuGetErrorName, "cuGetErrorName", resolve);
+    put<127>(cuGetErrorString, "cuGetErrorString", resolve);
+    put<128>(cuGetExportTable, "cuGetExportTable", resolve);
+    put<129>(cuGetProcAddress, "cuGetProcAddress", resolve);
+    put<130>(cuGetProcAddress_v2, "cuGetProcAddress_v2", resolve);
+    put<131>(cuGraphAddBatchMemOpNode, "cuGraphAddBatchMemOpNode", resolve);
+    put<132>(cuGraphAddChildGraphNode, "cuGraphAddChildGraphNode", resolve);
+    put<133>(cuGraphAddDependencies, "cuGraphAddDependencies", resolve);
+    put<134>(cuGraphAddDependencies_v2, "cuGraphAddDependencies_v2", resolve);
+    put<135>(cuGraphAddEmptyNode, "cuGraphAddEmptyNode", resolve);
+    put<136>(cuGraphAddEventRecordNode, "cuGraphAddEventRecordNode", resolve);
+    put<137>(cuGraphAddEventWaitNode, "cuGraphAddEventWaitNode", resolve);
+    put<138>(cuGraphAddExternalSemaphoresSignalNode, "cuGraphAddExternalSemaphoresSignalNode",
+             resolve);
+    put<139>(cuGraphAddExternalSemaphoresWaitNode, "cuGraphAddExternalSemaphoresWaitNode", resolve);
+    put<140>(cuGraphAddHostNode, "cuGraphAddHostNode", resolve);
+    put<141>(cuGraphAddKernelNode, "cuGraphAddKernelNode", resolve);
+    put<142>(cuGraphAddKernelNode_v2, "cuGraphAddKernelNode_v2", resolve);
+    put<143>(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", resolve);
+    put<144>(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", resolve);
+    put<145>(cuGraphAddMemcpyNode, "cuGraphAddMemcpyNode", resolve);
+    put<146>(cuGraphAddMemsetNode, "cuGraphAddMemsetNode", resolve);
+    put<147>(cuGraphAddNode, "cuGraphAddNode", resolve);
+    put<148>(cuGraphAddNode_v2, "cuGraphAddNode_v2", resolve);
+    put<149>(cuGraphBatchMemOpNodeGetParams, "cuGraphBatchMemOpNodeGetParams", resolve);
+    put<150>(cuGraphBatchMemOpNodeSetParams, "cuGraphBatchMemOpNodeSetParams", resolve);
+    put<151>(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", resolve);
+    put<152>(cuGraphClone, "cuGraphClone", resolve);
+    put<153>(cuGraphConditionalHandleCreate, "cuGraphConditionalHandleCreate", resolve);
+    put<154>(cuGraphCreate, "cuGraphCreate", resolve);
+    put<155>(cuGraphDebugDotPrint, "cuGraphDebugDotPrint", resolve);
+    put<156>(cuGraphDestroy, "cuGraphDestroy", resolve);
+    put<157>(cuGraphDestroyNode, "cuGraphDestroyNode", resolve);
+    put<158>(cuGraphEventRecordNodeGetEvent, "cuGraphEventRecordNodeGetEvent", resolve);
+    put<159>(cuGraphEventRecordNodeSetEvent, "cuGraphEventRecordNodeSetEvent", resolve);
+    put<160>(cuGraphEventWaitNodeGetEvent, "cuGraphEventWaitNodeGetEvent", resolve);
+    put<161>(cuGraphEventWaitNodeSetEvent, "cuGraphEventWaitNodeSetEvent", resolve);
+    put<162>(cuGraphExecBatchMemOpNodeSetParams, "cuGraphExecBatchMemOpNodeSetParams", resolve);
+    put<163>(cuGraphExecChildGraphNodeSetParams, "cuGraphExecChildGraphNodeSetParams", resolve);
+    put<164>(cuGraphExecDestroy, "cuGraphExecDestroy", resolve);
+    put<165>(cuGraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", resolve);
+    put<166>(cuGraphExecEventWaitNodeSetEvent, "cuGraphExecEventWaitNodeSetEvent", resolve);
+    put<167>(cuGraphExecExternalSemaphoresSignalNodeSetParams,
+             "cuGraphExecExternalSemaphoresSignalNodeSetParams", resolve);
+    put<168>(cuGraphExecExternalSemaphoresWaitNodeSetParams,
+             "cuGraphExecExternalSemaphoresWaitNodeSetParams", resolve);
+    put<169>(cuGraphExecGetFlags, "cuGraphExecGetFlags", resolve);
+    put<170>(cuGraphExecHostNodeSetParams, "cuGraphExecHostNodeSetParams", resolve);
+    put<171>(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams", resolve);
+    put<172>(cuGraphExecKernelNodeSetParams_v2, "cuGraphExecKernelNodeSetParams_v2", resolve);
+    put<173>(cuGraphExecMemcpyNodeSetParams, "cuGraphExecMemcpyNodeSetParams", resolve);
+    put<174>(cuGraphExecMemsetNodeSetParams, "cuGraphExecMemsetNodeSetParams", resolve);
+    put<175>(cuGraphExecNodeSetParams, "cuGraphExecNodeSetParams", resolve);
+    put<176>(cuGraphExecUpdate, "cuGraphExecUpdate", resolve);
+    put<177>(cuGraphExecUpdate_v2, "cuGraphExecUpdate_v2", resolve);
+    put<178>(cuGraphExternalSemaphoresSignalNodeGetParams,
+             "cuGraphExternalSemaphoresSignalNodeGetParams", resolve);
+    put<179>(cuGraphExternalSemaphoresSignalNodeSetParams,
+             "cuGraphExternalSemaphoresSignalNodeSetParams", resolve);
+    put<180>(cuGraphExternalSemaphoresWaitNodeGetParams,
+             "cuGraphExternalSemaphoresWaitNodeGetParams", resolve);
+    put<181>(cuGraphExternalSemaphoresWaitNodeSetParams,
+             "cuGraphExternalSemaphoresWaitNodeSetParams", resolve);
+    put<182>(cuGraphGetEdges, "cuGraphGetEdges", resolve);
+    put<183>(cuGraphGetEdges_v2, "cuGraphGetEdges_v2", resolve);
+    put<184>(cuGraphGetNodes, "cuGraphGetNodes", resolve);
+    put<185>(cuGraphGetRootNodes, "cuGraphGetRootNodes", resolve);
+    put<186>(cuGraphHostNodeGetParams, "cuGraphHostNodeGetParams", resolve);
+    put<187>(cuGraphHostNodeSetParams, "cuGraphHostNodeSetParams", resolve);
+    put<188>(cuGraphInstantiate, "cuGraphInstantiate", resolve);
+    put<189>(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", resolve);
+    put<190>(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", resolve);
+    put<191>(cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams_ptsz", resolve);
+    put<192>(cuGraphInstantiate_v2, "cuGraphInstantiate_v2", resolve);
+    put<193>(cuGraphKernelNodeCopyAttributes, "cuGraphKernelNodeCopyAttributes", resolve);
+    put<194>(cuGraphKernelNodeGetAttribute, "cuGraphKernelNodeGetAttribute", resolve);
+    put<195>(cuGraphKernelNodeGetParams, "cuGraphKernelNodeGetParams", resolve);
+    put<196>(cuGraphKernelNodeGetParams_v2, "cuGraphKernelNodeGetParams_v2", resolve);
+    put<197>(cuGraphKernelNodeSetAttribute, "cuGraphKernelNodeSetAttribute", resolve);
+    put<198>(cuGraphKernelNodeSetParams, "cuGraphKernelNodeSetParams", resolve);
+    put<199>(cuGraphKernelNodeSetParams_v2, "cuGraphKernelNodeSetParams_v2", resolve);
+    put<200>(cuGraphLaunch, "cuGraphLaunch", resolve);
+    put<201>(cuGraphLaunch_ptsz, "cuGraphLaunch_ptsz", resolve);
+    put<202>(cuGraphMemAllocNodeGetParams, "cuGraphMemAllocNodeGetParams", resolve);
+    put<203>(cuGraphMemFreeNodeGetParams, "cuGraphMemFreeNodeGetParams", resolve);
+    put<204>(cuGraphMemcpyNodeGetParams, "cuGraphMemcpyNodeGetParams", resolve);
+    put<205>(cuGraphMemcpyNodeSetParams, "cuGraphMemcpyNodeSetParams", resolve);
+    put<206>(cuGraphMemsetNodeGetParams, "cuGraphMemsetNodeGetParams", resolve);
+    put<207>(cuGraphMemsetNodeSetParams, "cuGraphMemsetNodeSetParams", resolve);
+    put<208>(cuGraphNodeFindInClone, "cuGraphNodeFindInClone", resolve);
+    put<209>(cuGraphNodeGetDependencies, "cuGraphNodeGetDependencies", resolve);
+    put<210>(cuGraphNodeGetDependencies_v2, "cuGraphNodeGetDependencies_v2", resolve);
+    put<211>(cuGraphNodeGetDependentNodes, "cuGraphNodeGetDependentNodes", resolve);
+    put<212>(cuGraphNodeGetDependentNodes_v2, "cuGraphNodeGetDependentNodes_v2", resolve);
+    put<213>(cuGraphNodeGetEnabled, "cuGraphNodeGetEnabled", resolve);
+    put<214>(cuGraphNodeGetType, "cuGraphNodeGetType", resolve);
+    put<215>(cuGraphNodeSetEnabled, "cuGraphNodeSetEnabled", resolve);
+    put<216>(cuGraphNodeSetParams, "cuGraphNodeSetParams", resolve);
+    put<217>(cuGraphReleaseUserObject, "cuGraphReleaseUserObject", resolve);
+    put<218>(cuGraphRemoveDependencies, "cuGraphRemoveDependencies", resolve);
+    put<219>(cuGraphRemoveDependencies_v2, "cuGraphRemoveDependencies_v2", resolve);
+    put<220>(cuGraphRetainUserObject, "cuGraphRetainUserObject", resolve);
+    put<221>(cuGraphUpload, "cuGraphUpload", resolve);
+    put<222>(cuGraphUpload_ptsz, "cuGraphUpload_ptsz", resolve);
+    put<223>(cuGraphicsMapResources, "cuGraphicsMapResources", resolve);
+    put<224>(cuGraphicsMapResources_ptsz, "cuGraphicsMapResources_ptsz", resolve);
+    put<225>(cuGraphicsResourceGetMappedMipmappedArray, "cuGraphicsResourceGetMappedMipmappedArray",
+             resolve);
+    put<226>(cuGraphicsResourceGetMappedPointer, "cuGraphicsResourceGetMappedPointer", resolve);
+    put<227>(cuGraphicsResourceGetMappedPointer_v2, "cuGraphicsResourceGetMappedPointer_v2",
+             resolve);
+    put<228>(cuGraphicsResourceSetMapFlags, "cuGraphicsResourceSetMapFlags", resolve);
+    put<229>(cuGraphicsResourceSetMapFlags_v2, "cuGraphicsResourceSetMapFlags_v2", resolve);
+    put<230>(cuGraphicsSubResourceGetMappedArray, "cuGraphicsSubResourceGetMappedArray", resolve);
+    put<231>(cuGraphicsUnmapResources, "cuGraphicsUnmapResources", resolve);
+    put<232>(cuGraphicsUnmapResources_ptsz, "cuGraphicsUnmapResources_ptsz", resolve);
+    put<233>(cuGraphicsUnregisterResource, "cuGraphicsUnregisterResource", resolve);
+    put<234>(cuGreenCtxCreate, "cuGreenCtxCreate", resolve);
+    put<235>(cuGreenCtxDestroy, "cuGreenCtxDestroy", resolve);
+    put<236>(cuGreenCtxGetDevResource, "cuGreenCtxGetDevResource", resolve);
+    put<237>(cuGreenCtxGetId, "cuGreenCtxGetId", resolve);
+    put<238>(cuGreenCtxRecordEvent, "cuGreenCtxRecordEvent", resolve);
+    put<239>(cuGreenCtxStreamCreate, "cuGreenCtxStreamCreate", resolve);
+    put<240>(cuGreenCtxWaitEvent, "cuGreenCtxWaitEvent", resolve);
+    put<241>(cuImportExternalMemory, "cuImportExternalMemory", resolve);
+    put<242>(cuImportExternalSemaphore, "cuImportExternalSemaphore", resolve);
+    put<243>(cuInit, "cuInit", resolve);
+    put<244>(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", resolve);
+    put<245>(cuIpcGetEventHandle, "cuIpcGetEventHandle", resolve);
+    put<246>(cuIpcGetMemHandle, "cuIpcGetMemHandle", resolve);
+    put<247>(cuIpcOpenEventHandle, "cuIpcOpenEventHandle", resolve);
+    put<248>(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", resolve);
+    put<249>(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle_v2", resolve);
+    put<250>(cuKernelGetAttribute, "cuKernelGetAttribute", resolve);
+    put<251>(cuKernelGetFunction, "cuKernelGetFunction", resolve);
+    put<252>(cuKernelGetLibrary, "cuKernelGetLibrary", resolve);
+    put<253>(cuKernelGetName, "cuKernelGetName", resolve);
+    put<254>(cuKernelGetParamInfo, "cuKernelGetParamInfo", resolve);
+    put<255>(cuKernelSetAttribute, "cuKernelSetAttribute", resolve);
+    put<256>(cuKernelSetCacheConfig, "cuKernelSetCacheConfig", resolve);
+    put<257>(cuLaunch, "cuLaunch", resolve);
+    put<258>(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", resolve);
+    put<259>(cuLaunchCooperativeKernelMultiDevice, "cuLaunchCooperativeKernelMultiDevice", resolve);
+    put<260>(cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel_ptsz", resolve);
+    put<261>(cuLaunchGrid, "cuLaunchGrid", resolve);
+    put<262>(cuLaunchGridAsync, "cuLaunchGridAsync", resolve);
+    put<263>(cuLaunchHostFunc, "cuLaunchHostFunc", resolve);
+    put<264>(cuLaunchHostFunc_ptsz, "cuLaunchHostFunc_ptsz", resolve);
+    put<265>(cuLaunchKernel, "cuLaunchKernel", resolve);
+    put<266>(cuLaunchKernelEx, "cuLaunchKernelEx", resolve);
+    put<267>(cuLaunchKernelEx_ptsz, "cuLaunchKernelEx_ptsz", resolve);
+    put<268>(cuLaunchKernel_ptsz, "cuLaunchKernel_ptsz", resolve);
+    put<269>(cuLibraryEnumerateKernels, "cuLibraryEnumerateKernels", resolve);
+    put<270>(cuLibraryGetGlobal, "cuLibraryGetGlobal", resolve);
+    put<271>(cuLibraryGetKernel, "cuLibraryGetKernel", resolve);
+    put<272>(cuLibraryGetKernelCount, "cuLibraryGetKernelCount", resolve);
+    put<273>(cuLibraryGetManaged, "cuLibraryGetManaged", resolve);
+    put<274>(cuLibraryGetModule, "cuLibraryGetModule", resolve);
+    put<275>(cuLibraryGetUnifiedFunction, "cuLibraryGetUnifiedFunction", resolve);
+    put<276>(cuLibraryLoadData, "cuLibraryLoadData", resolve);
+    put<277>(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", resolve);
+    put<278>(cuLibraryUnload, "cuLibraryUnload", resolve);
+    put<279>(cuLinkAddData, "cuLinkAddData", resolve);
+    put<280>(cuLinkAddData_v2, "cuLinkAddData_v2", resolve);
+    put<281>(cuLinkAddFile, "cuLinkAddFile", resolve);
+    put<282>(cuLinkAddFile_v2, "cuLinkAddFile_v2", resolve);
+    put<283>(cuLinkComplete, "cuLinkComplete", resolve);
+    put<284>(cuLinkCreate, "cuLinkCreate", resolve);
+    put<285>(cuLinkCreate_v2, "cuLinkCreate_v2", resolve);
+    put<286>(cuLinkDestroy, "cuLinkDestroy", resolve);
+    put<287>(cuLogsCurrent, "cuLogsCurrent", resolve);
+    put<288>(cuLogsDumpToFile, "cuLogsDumpToFile", resolve);
+    put<289>(cuLogsDumpToMemory, "cuLogsDumpToMemory", resolve);
+    put<290>(cuLogsRegisterCallback, "cuLogsRegisterCallback", resolve);
+    put<291>(cuLogsUnregisterCallback, "cuLogsUnregisterCallback", resolve);
+    put<292>(cuMemAddressFree, "cuMemAddressFree", resolve);
+    put<293>(cuMemAddressReserve, "cuMemAddressReserve", resolve);
+    put<294>(cuMemAdvise, "cuMemAdvise", resolve);
+    put<295>(cuMemAdvise_v2, "cuMemAdvise_v2", resolve);
+    put<296>(cuMemAlloc, "cuMemAlloc", resolve);
+    put<297>(cuMemAllocAsync, "cuMemAllocAsync", resolve);
+    put<298>(cuMemAllocAsync_ptsz, "cuMemAllocAsync_ptsz", resolve);
+    put<299>(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", resolve);
+    put<300>(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", resolve);
+    put<301>(cuMemAllocHost, "cuMemAllocHost", resolve);
+    put<302>(cuMemAllocHost_v2, "cuMemAllocHost_v2", resolve);
+    put<303>(cuMemAllocManaged, "cuMemAllocManaged", resolve);
+    put<304>(cuMemAllocPitch, "cuMemAllocPitch", resolve);
+    put<305>(cuMemAllocPitch_v2, "cuMemAllocPitch_v2", resolve);
+    put<306>(cuMemAlloc_v2, "cuMemAlloc_v2", resolve);
+    put<307>(cuMemBatchDecompressAsync, "cuMemBatchDecompressAsync", resolve);
+    put<308>(cuMemBatchDecompressAsync_ptsz, "cuMemBatchDecompressAsync_ptsz", resolve);
+    put<309>(cuMemCreate, "cuMemCreate", resolve);
+    put<310>(cuMemDiscardAndPrefetchBatchAsync, "cuMemDiscardAndPrefetchBatchAsync", resolve);
+    put<311>(cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz",
+             resolve);
+    put<312>(cuMemDiscardBatchAsync, "cuMemDiscardBatchAsync", resolve);
+    put<313>(cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", resolve);
+    put<314>(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", resolve);
+    put<315>(cuMemFree, "cuMemFree", resolve);
+    put<316>(cuMemFreeAsync, "cuMemFreeAsync", resolve);
+    put<317>(cuMemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", resolve);
+    put<318>(cuMemFreeHost, "cuMemFreeHost", resolve);
+    put<319>(cuMemFree_v2, "cuMemFree_v2", resolve);
+    put<320>(cuMemGetAccess, "cuMemGetAccess", resolve);
+    put<321>(cuMemGetAddressRange, "cuMemGetAddressRange", resolve);
+    put<322>(cuMemGetAddressRange_v2, "cuMemGetAddressRange_v2", resolve);
+    put<323>(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", resolve);
+    put<324>(cuMemGetAllocationPropertiesFromHandle, "cuMemGetAllocationPropertiesFromHandle",
+             resolve);
+    put<325>(cuMemGetDefaultMemPool, "cuMemGetDefaultMemPool", resolve);
+    put<326>(cuMemGetHandleForAddressRange, "cuMemGetHandleForAddressRange", resolve);
+    put<327>(cuMemGetInfo, "cuMemGetInfo", resolve);
+    put<328>(cuMemGetInfo_v2, "cuMemGetInfo_v2", resolve);
+    put<329>(cuMemGetMemPool, "cuMemGetMemPool", resolve);
+    put<330>(cuMemHostAlloc, "cuMemHostAlloc", resolve);
+    put<331>(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer", resolve);
+    put<332>(cuMemHostGetDevicePointer_v2, "cuMemHostGetDevicePointer_v2", resolve);
+    put<333>(cuMemHostGetFlags, "cuMemHostGetFlags", resolve);
+    put<334>(cuMemHostRegister, "cuMemHostRegister", resolve);
+    put<335>(cuMemHostRegister_v2, "cuMemHostRegister_v2", resolve);
+    put<336>(cuMemHostUnregister, "cuMemHostUnregister", resolve);
+    put<337>(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", resolve);
+    put<338>(cuMemMap, "cuMemMap", resolve);
+    put<339>(cuMemMapArrayAsync, "cuMemMapArrayAsync", resolve);
+    put<340>(cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync_ptsz", resolve);
+    put<341>(cuMemPoolCreate, "cuMemPoolCreate", resolve);
+    put<342>(cuMemPoolDestroy, "cuMemPoolDestroy", resolve);
+    put<343>(cuMemPoolExportPointer, "cuMemPoolExportPointer", resolve);
+    put<344>(cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle", resolve);
+    put<345>(cuMemPoolGetAccess, "cuMemPoolGetAccess", resolve);
+    put<346>(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", resolve);
+    put<347>(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", resolve);
+    put<348>(cuMemPoolImportPointer, "cuMemPoolImportPointer", resolve);
+    put<349>(cuMemPoolSetAccess, "cuMemPoolSetAccess", resolve);
+    put<350>(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", resolve);
+    put<351>(cuMemPoolTrimTo, "cuMemPoolTrimTo", resolve);
+    put<352>(cuMemPrefetchAsync, "cuMemPrefetchAsync", resolve);
+    put<353>(cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync_ptsz", resolve);
+    put<354>(cuMemPrefetchAsync_v2, "cuMemPrefetchAsync_v2", resolve);
+    put<355>(cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync_v2_ptsz", resolve);
+    put<356>(cuMemPrefetchBatchAsync, "cuMemPrefetchBatchAsync", resolve);
+    put<357>(cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync_ptsz", resolve);
+    put<358>(cuMemRangeGetAttribute, "cuMemRangeGetAttribute", resolve);
+    put<359>(cuMemRangeGetAttributes, "cuMemRangeGetAttributes", resolve);
+    put<360>(cuMemRelease, "cuMemRelease", resolve);
+    put<361>(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", resolve);
+    put<362>(cuMemSetAccess, "cuMemSetAccess", resolve);
+    put<363>(cuMemSetMemPool, "cuMemSetMemPool", resolve);
+    put<364>(cuMemUnmap, "cuMemUnmap", resolve);
+    put<365>(cuMemcpy, "cuMemcpy", resolve);
+    put<366>(cuMemcpy2D, "cuMemcpy2D", resolve);
+    put<367>(cuMemcpy2DAsync, "cuMemcpy2DAsync", resolve);
+    put<368>(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync_v2", resolve);
+    put<369>(cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", resolve);
+    put<370>(cuMemcpy2DUnaligned, "cuMemcpy2DUnaligned", resolve);
+    put<371>(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned_v2", resolve);
+    put<372>(cuMemcpy2DUnaligned_v2_ptds, "cuMemcpy2DUnaligned_v2_ptds", resolve);
+    put<373>(cuMemcpy2D_v2, "cuMemcpy2D_v2", resolve);
+    put<374>(cuMemcpy2D_v2_ptds, "cuMemcpy2D_v2_ptds", resolve);
+    put<375>(cuMemcpy3D, "cuMemcpy3D", resolve);
+    put<376>(cuMemcpy3DAsync, "cuMemcpy3DAsync", resolve);
+    put<377>(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync_v2", resolve);
+    put<378>(cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", resolve);
+    put<379>(cuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync", resolve);
+    put<380>(cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", resolve);
+    put<381>(cuMemcpy3DBatchAsync_v2, "cuMemcpy3DBatchAsync_v2", resolve);
+    put<382>(cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", resolve);
+    put<383>(cuMemcpy3DPeer, "cuMemcpy3DPeer", resolve);
+    put<384>(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", resolve);
+    put<385>(cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", resolve);
+    put<386>(cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", resolve);
+    put<387>(cuMemcpy3D_v2, "cuMemcpy3D_v2", resolve);
+    put<388>(cuMemcpy3D_v2_ptds, "cuMemcpy3D_v2_ptds", resolve);
+    put<389>(cuMemcpyAsync, "cuMemcpyAsync", resolve);
+    put<390>(cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", resolve);
+    put<391>(cuMemcpyAtoA, "cuMemcpyAtoA", resolve);
+    put<392>(cuMemcpyAtoA_v2, "cuMemcpyAtoA_v2", resolve);
+    put<393>(cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", resolve);
+    put<394>(cuMemcpyAtoD, "cuMemcpyAtoD", resolve);
+    put<395>(cuMemcpyAtoD_v2, "cuMemcpyAtoD_v2", resolve);
+    put<396>(cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", resolve);
+    put<397>(cuMemcpyAtoH, "cuMemcpyAtoH", resolve);
+    put<398>(cuMemcpyAtoHAsync, "cuMemcpyAtoHAsync", resolve);
+    put<399>(cuMemcpyAtoHAsync_v2, "cuMemcpyAtoHAsync_v2", resolve);
+    put<400>(cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", resolve);
+    put<401>(cuMemcpyAtoH_v2, "cuMemcpyAtoH_v2", resolve);
+    put<402>(cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", resolve);
+    put<403>(cuMemcpyBatchAsync, "cuMemcpyBatchAsync", resolve);
+    put<404>(cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", resolve);
+    put<405>(cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync_v2", resolve);
+    put<406>(cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", resolve);
+    put<407>(cuMemcpyDtoA, "cuMemcpyDtoA", resolve);
+    put<408>(cuMemcpyDtoA_v2, "cuMemcpyDtoA_v2", resolve);
+    put<409>(cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", resolve);
+    put<410>(cuMemcpyDtoD, "cuMemcpyDtoD", resolve);
+    put<411>(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync", resolve);
+    put<412>(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync_v2", resolve);
+    put<413>(cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", resolve);
+    put<414>(cuMemcpyDtoD_v2, "cuMemcpyDtoD_v2", resolve);
+    put<415>(cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoD_v2_ptds", resolve);
+    put<416>(cuMemcpyDtoH, "cuMemcpyDtoH", resolve);
+    put<417>(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync", resolve);
+    put<418>(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync_v2", resolve);
+    put<419>(cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", resolve);
+    put<420>(cuMemcpyDtoH_v2, "cuMemcpyDtoH_v2", resolve);
+    put<421>(cuMemcpyDtoH_v2_ptds, "cuMemcpyDtoH_v2_ptds", resolve);
+    put<422>(cuMemcpyHtoA, "cuMemcpyHtoA", resolve);
+    put<423>(cuMemcpyHtoAAsync, "cuMemcpyHtoAAsync", resolve);
+    put<424>(cuMemcpyHtoAAsync_v2, "cuMemcpyHtoAAsync_v2", resolve);
+    put<425>(cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", resolve);
+    put<426>(cuMemcpyHtoA_v2, "cuMemcpyHtoA_v2", resolve);
+    put<427>(cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", resolve);
+    put<428>(cuMemcpyHtoD, "cuMemcpyHtoD", resolve);
+    put<429>(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync", resolve);
+    put<430>(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync_v2", resolve);
+    put<431>(cuMemcpyHtoDAsync_v2_ptsz, "cuMemcpyHtoDAsync_v2_ptsz", resolve);
+    put<432>(cuMemcpyHtoD_v2, "cuMemcpyHtoD_v2", resolve);
+    put<433>(cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", resolve);
+    put<434>(cuMemcpyPeer, "cuMemcpyPeer", resolve);
+    put<435>(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", resolve);
+    put<436>(cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", resolve);
+    put<437>(cuMemcpyPeer_ptds, "cuMemcpyPeer_ptds", resolve);
+    put<438>(cuMemcpy_ptds, "cuMemcpy_ptds", resolve);
+    put<439>(cuMemsetD16, "cuMemsetD16", resolve);
+    put<440>(cuMemsetD16Async, "cuMemsetD16Async", resolve);
+    put<441>(cuMemsetD16Async_ptsz, "cuMemsetD16Async_ptsz", resolve);
+    put<442>(cuMemsetD16_v2, "cuMemsetD16_v2", resolve);
+    put<443>(cuMemsetD16_v2_ptds, "cuMemsetD16_v2_ptds", resolve);
+    put<444>(cuMemsetD2D16, "cuMemsetD2D16", resolve);
+    put<445>(cuMemsetD2D16Async, "cuMemsetD2D16Async", resolve);
+    put<446>(cuMemsetD2D16Async_ptsz, "cuMemsetD2D16Async_ptsz", resolve);
+    put<447>(cuMemsetD2D16_v2, "cuMemsetD2D16_v2", resolve);
+    put<448>(cuMemsetD2D16_v2_ptds, "cuMemsetD2D16_v2_ptds", resolve);
+    put<449>(cuMemsetD2D32, "cuMemsetD2D32", resolve);
+    put<450>(cuMemsetD2D32Async, "cuMemsetD2D32Async", resolve);
+    put<451>(cuMemsetD2D32Async_ptsz, "cuMemsetD2D32Async_ptsz", resolve);
+    put<452>(cuMemsetD2D32_v2, "cuMemsetD2D32_v2", resolve);
+    put<453>(cuMemsetD2D32_v2_ptds, "cuMemsetD2D32_v2_ptds", resolve);
+    put<454>(cuMemsetD2D8, "cuMemsetD2D8", resolve);
+    put<455>(cuMemsetD2D8Async, "cuMemsetD2D8Async", resolve);
+    put<456>(cuMemsetD2D8Async_ptsz, "cuMemsetD2D8Async_ptsz", resolve);
+    put<457>(cuMemsetD2D8_v2, "cuMemsetD2D8_v2", resolve);
+    put<458>(cuMemsetD2D8_v2_ptds, "cuMemsetD2D8_v2_ptds", resolve);
+    put<459>(cuMemsetD32, "cuMemsetD32", resolve);
+    put<460>(cuMemsetD32Async, "cuMemsetD32Async", resolve);
+    put<461>(cuMemsetD32Async_ptsz, "cuMemsetD32Async_ptsz", resolve);
+    put<462>(cuMemsetD32_v2, "cuMemsetD32_v2", resolve);
+    put<463>(cuMemsetD32_v2_ptds, "cuMemsetD32_v2_ptds", resolve);
+    put<464>(cuMemsetD8, "cuMemsetD8", resolve);
+    put<465>(cuMemsetD8Async, "cuMemsetD8Async", resolve);
+    put<466>(cuMemsetD8Async_ptsz, "cuMemsetD8Async_ptsz", resolve);
+    put<467>(cuMemsetD8_v2, "cuMemsetD8_v2", resolve);
+    put<468>(cuMemsetD8_v2_ptds, "cuMemsetD8_v2_ptds", resolve);
+    put<469>(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", resolve);
+    put<470>(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", resolve);
+    put<471>(cuMipmappedArrayGetLevel, "cuMipmappedArrayGetLevel", resolve);
+    put<472>(cuMipmappedArrayGetMemoryRequirements, "cuMipmappedArrayGetMemoryRequirements",
+             resolve);
+    put<473>(cuMipmappedArrayGetSparseProperties, "cuMipmappedArrayGetSparseProperties", resolve);
+    put<474>(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", resolve);
+    put<475>(cuModuleGetFunction, "cuModuleGetFunction", resolve);
+    put<476>(cuModuleGetFunctionCount, "cuModuleGetFunctionCount", resolve);
+    put<477>(cuModuleGetGlobal, "cuModuleGetGlobal", resolve);
+    put<478>(cuModuleGetGlobal_v2, "cuModuleGetGlobal_v2", resolve);
+    put<479>(cuModuleGetLoadingMode, "cuModuleGetLoadingMode", resolve);
+    put<480>(cuModuleGetSurfRef, "cuModuleGetSurfRef", resolve);
+    put<481>(cuModuleGetTexRef, "cuModuleGetTexRef", resolve);
+    put<482>(cuModuleLoad, "cuModuleLoad", resolve);
+    put<483>(cuModuleLoadData, "cuModuleLoadData", resolve);
+    put<484>(cuModuleLoadDataEx, "cuModuleLoadDataEx", resolve);
+    put<485>(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", resolve);
+    put<486>(cuModuleUnload, "cuModuleUnload", resolve);
+    put<487>(cuMulticastAddDevice, "cuMulticastAddDevice", resolve);
+    put<488>(cuMulticastBindAddr, "cuMulticastBindAddr", resolve);
+    put<489>(cuMulticastBindMem, "cuMulticastBindMem", resolve);
+    put<490>(cuMulticastCreate, "cuMulticastCreate", resolve);
+    put<491>(cuMulticastGetGranularity, "cuMulticastGetGranularity", resolve);
+    put<492>(cuMulticastUnbind, "cuMulticastUnbind", resolve);
+    put<493>(cuOccupancyAvailableDynamicSMemPerBlock, "cuOccupancyAvailableDynamicSMemPerBlock",
+             resolve);
+    put<494>(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+             "cuOccupancyMaxActiveBlocksPerMultiprocessor", resolve);
+    put<495>(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+             "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", resolve);
+    put<496>(cuOccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters", resolve);
+    put<497>(cuOccupancyMaxPotentialBlockSize, "cuOccupancyMaxPotentialBlockSize", resolve);
+    put<498>(cuOccupancyMaxPotentialBlockSizeWithFlags, "cuOccupancyMaxPotentialBlockSizeWithFlags",
+             resolve);
+    put<499>(cuOccupancyMaxPotentialClusterSize, "cuOccupancyMaxPotentialClusterSize", resolve);
+    put<500>(cuParamSetSize, "cuParamSetSize", resolve);
+    put<501>(cuParamSetTexRef, "cuParamSetTexRef", resolve);
+    put<502>(cuParamSetf, "cuParamSetf", resolve);
+    put<503>(cuParamSeti, "cuParamSeti", resolve);
+    put<504>(cuParamSetv, "cuParamSetv", resolve);
+    put<505>(cuPointerGetAttribute, "cuPointerGetAttribute", resolve);
+    put<506>(cuPointerGetAttributes, "cuPointerGetAttributes", resolve);
+    put<507>(cuPointerSetAttribute, "cuPointerSetAttribute", resolve);
+    put<508>(cuSignalExternalSemaphoresAsync, "cuSignalExternalSemaphoresAsync", resolve);
+    put<509>(cuSignalExternalSemaphoresAsync_ptsz, "cuSignalExternalSemaphoresAsync_ptsz", resolve);
+    put<510>(cuStreamAddCallback, "cuStreamAddCallback", resolve);
+    put<511>(cuStreamAddCallback_ptsz, "cuStreamAddCallback_ptsz", resolve);
+    put<512>(cuStreamAttachMemAsync, "cuStreamAttachMemAsync", resolve);
+    put<513>(cuStreamAttachMemAsync_ptsz, "cuStreamAttachMemAsync_ptsz", resolve);
+    put<514>(cuStreamBatchMemOp, "cuStreamBatchMemOp", resolve);
+    put<515>(cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp_ptsz", resolve);
+    put<516>(cuStreamBatchMemOp_v2, "cuStreamBatchMemOp_v2", resolve);
+    put<517>(cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp_v2_ptsz", resolve);
+    put<518>(cuStreamBeginCapture, "cuStreamBeginCapture", resolve);
+    put<519>(cuStreamBeginCaptureToGraph, "cuStreamBeginCaptureToGraph", resolve);
+    put<520>(cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", resolve);
+    put<521>(cuStreamBeginCapture_ptsz, "cuStreamBeginCapture_ptsz", resolve);
+    put<522>(cuStreamBeginCapture_v2, "cuStreamBeginCapture_v2", resolve);
+    put<523>(cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", resolve);
+    put<524>(cuStreamCopyAttributes, "cuStreamCopyAttributes", resolve);
+    put<525>(cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", resolve);
+    put<526>(cuStreamCreate, "cuStreamCreate", resolve);
+    put<527>(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", resolve);
+    put<528>(cuStreamDestroy, "cuStreamDestroy", resolve);
+    put<529>(cuStreamDestroy_v2, "cuStreamDestroy_v2", resolve);
+    put<530>(cuStreamEndCapture, "cuStreamEndCapture", resolve);
+    put<531>(cuStreamEndCapture_ptsz, "cuStreamEndCapture_ptsz", resolve);
+    put<532>(cuStreamGetAttribute, "cuStreamGetAttribute", resolve);
+    put<533>(cuStreamGetAttribute_ptsz, "cuStreamGetAttribute_ptsz", resolve);
+    put<534>(cuStreamGetCaptureInfo, "cuStreamGetCaptureInfo", resolve);
+    put<535>(cuStreamGetCaptureInfo_ptsz, "cuStreamGetCaptureInfo_ptsz", resolve);
+    put<536>(cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo_v2", resolve);
+    put<537>(cuStreamGetCaptureInfo_v2_ptsz, "cuStreamGetCaptureInfo_v2_ptsz", resolve);
+    put<538>(cuStreamGetCaptureInfo_v3, "cuStreamGetCaptureInfo_v3", resolve);
+    put<539>(cuStreamGetCaptureInfo_v3_ptsz, "cuStreamGetCaptureInfo_v3_ptsz", resolve);
+    put<540>(cuStreamGetCtx, "cuStreamGetCtx", resolve);
+    put<541>(cuStreamGetCtx_ptsz, "cuStreamGetCtx_ptsz", resolve);
+    put<542>(cuStreamGetCtx_v2, "cuStreamGetCtx_v2", resolve);
+    put<543>(cuStreamGetCtx_v2_ptsz, "cuStreamGetCtx_v2_ptsz", resolve);
+    put<544>(cuStreamGetDevice, "cuStreamGetDevice", resolve);
+    put<545>(cuStreamGetDevice_ptsz, "cuStreamGetDevice_ptsz", resolve);
+    put<546>(cuStreamGetFlags, "cuStreamGetFlags", resolve);
+    put<547>(cuStreamGetFlags_ptsz, "cuStreamGetFlags_ptsz", resolve);
+    put<548>(cuStreamGetGreenCtx, "cuStreamGetGreenCtx", resolve);
+    put<549>(cuStreamGetId, "cuStreamGetId", resolve);
+    put<550>(cuStreamGetId_ptsz, "cuStreamGetId_ptsz", resolve);
+    put<551>(cuStreamGetPriority, "cuStreamGetPriority", resolve);
+    put<552>(cuStreamGetPriority_ptsz, "cuStreamGetPriority_ptsz", resolve);
+    put<553>(cuStreamIsCapturing, "cuStreamIsCapturing", resolve);
+    put<554>(cuStreamIsCapturing_ptsz, "cuStreamIsCapturing_ptsz", resolve);
+    put<555>(cuStreamQuery, "cuStreamQuery", resolve);
+    put<556>(cuStreamQuery_ptsz, "cuStreamQuery_ptsz", resolve);
+    put<557>(cuStreamSetAttribute, "cuStreamSetAttribute", resolve);
+    put<558>(cuStreamSetAttribute_ptsz, "cuStreamSetAttribute_ptsz", resolve);
+    put<559>(cuStreamSynchronize, "cuStreamSynchronize", resolve);
+    put<560>(cuStreamSynchronize_ptsz, "cuStreamSynchronize_ptsz", resolve);
+    put<561>(cuStreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies", resolve);
+    put<562>(cuStreamUpdateCaptureDependencies_ptsz, "cuStreamUpdateCaptureDependencies_ptsz",
+             resolve);
+    put<563>(cuStreamUpdateCaptureDependencies_v2, "cuStreamUpdateCaptureDependencies_v2", resolve);
+    put<564>(cuStreamUpdateCaptureDependencies_v2_ptsz, "cuStreamUpdateCaptureDependencies_v2_ptsz",
+             resolve);
+    put<565>(cuStreamWaitEvent, "cuStreamWaitEvent", resolve);
+    put<566>(cuStreamWaitEvent_ptsz, "cuStreamWaitEvent_ptsz", resolve);
+    put<567>(cuStreamWaitValue32, "cuStreamWaitValue32", resolve);
+    put<568>(cuStreamWaitValue32_ptsz, "cuStreamWaitValue32_ptsz", resolve);
+    put<569>(cuStreamWaitValue32_v2, "cuStreamWaitValue32_v2", resolve);
+    put<570>(cuStreamWaitValue32_v2_ptsz, "cuStreamWaitValue32_v2_ptsz", resolve);
+    put<571>(cuStreamWaitValue64, "cuStreamWaitValue64", resolve);
+    put<572>(cuStreamWaitValue64_ptsz, "cuStreamWaitValue64_ptsz", resolve);
+    put<573>(cuStreamWaitValue64_v2, "cuStreamWaitValue64_v2", resolve);
+    put<574>(cuStreamWaitValue64_v2_ptsz, "cuStreamWaitValue64_v2_ptsz", resolve);
+    put<575>(cuStreamWriteValue32, "cuStreamWriteValue32", resolve);
+    put<576>(cuStreamWriteValue32_ptsz, "cuStreamWriteValue32_ptsz", resolve);
+    put<577>(cuStreamWriteValue32_v2, "cuStreamWriteValue32_v2", resolve);
+    put<578>(cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", resolve);
+    put<579>(cuStreamWriteValue64, "cuStreamWriteValue64", resolve);
+    put<580>(cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", resolve);
+    put<581>(cuStreamWriteValue64_v2, "cuStreamWriteValue64_v2", resolve);
+    put<582>(cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", resolve);
+    put<583>(cuSurfObjectCreate, "cuSurfObjectCreate", resolve);
+    put<584>(cuSurfObjectDestroy, "cuSurfObjectDestroy", resolve);
+    put<585>(cuSurfObjectGetResourceDesc, "cuSurfObjectGetResourceDesc", resolve);
+    put<586>(cuSurfRefGetArray, "cuSurfRefGetArray", resolve);
+    put<587>(cuSurfRefSetArray, "cuSurfRefSetArray", resolve);
+    put<588>(cuTensorMapEncodeIm2col, "cuTensorMapEncodeIm2col", resolve);
+    put<589>(cuTensorMapEncodeIm2colWide, "cuTensorMapEncodeIm2colWide", resolve);
+    put<590>(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", resolve);
+    put<591>(cuTensorMapReplaceAddress, "cuTensorMapReplaceAddress", resolve);
+    put<592>(cuTexObjectCreate, "cuTexObjectCreate", resolve);
+    put<593>(cuTexObjectDestroy, "cuTexObjectDestroy", resolve);
+    put<594>(cuTexObjectGetResourceDesc, "cuTexObjectGetResourceDesc", resolve);
+    put<595>(cuTexObjectGetResourceViewDesc, "cuTexObjectGetResourceViewDesc", resolve);
+    put<596>(cuTexObjectGetTextureDesc, "cuTexObjectGetTextureDesc", resolve);
+    put<597>(cuTexRefCreate, "cuTexRefCreate", resolve);
+    put<598>(cuTexRefDestroy, "cuTexRefDestroy", resolve);
+    put<599>(cuTexRefGetAddress, "cuTexRefGetAddress", resolve);
+    put<600>(cuTexRefGetAddressMode, "cuTexRefGetAddressMode", resolve);
+    put<601>(cuTexRefGetAddress_v2, "cuTexRefGetAddress_v2", resolve);
+    put<602>(cuTexRefGetArray, "cuTexRefGetArray", resolve);
+    put<603>(cuTexRefGetBorderColor, "cuTexRefGetBorderColor", resolve);
+    put<604>(cuTexRefGetFilterMode, "cuTexRefGetFilterMode", resolve);
+    put<605>(cuTexRefGetFlags, "cuTexRefGetFlags", resolve);
+    put<606>(cuTexRefGetFormat, "cuTexRefGetFormat", resolve);
+    put<607>(cuTexRefGetMaxAnisotropy, "cuTexRefGetMaxAnisotropy", resolve);
+    put<608>(cuTexRefGetMipmapFilterMode, "cuTexRefGetMipmapFilterMode", resolve);
+    put<609>(cuTexRefGetMipmapLevelBias, "cuTexRefGetMipmapLevelBias", resolve);
+    put<610>(cuTexRefGetMipmapLevelClamp, "cuTexRefGetMipmapLevelClamp", resolve);
+    put<611>(cuTexRefGetMipmappedArray, "cuTexRefGetMipmappedArray", resolve);
+    put<612>(cuTexRefSetAddress, "cuTexRefSetAddress", resolve);
+    put<613>(cuTexRefSetAddress2D, "cuTexRefSetAddress2D", resolve);
+    put<614>(cuTexRefSetAddress2D_v2, "cuTexRefSetAddress2D_v2", resolve);
+    put<615>(cuTexRefSetAddress2D_v3, "cuTexRefSetAddress2D_v3", resolve);
+    put<616>(cuTexRefSetAddressMode, "cuTexRefSetAddressMode", resolve);
+    put<617>(cuTexRefSetAddress_v2, "cuTexRefSetAddress_v2", resolve);
+    put<618>(cuTexRefSetArray, "cuTexRefSetArray", resolve);
+    put<619>(cuTexRefSetBorderColor, "cuTexRefSetBorderColor", resolve);
+    put<620>(cuTexRefSetFilterMode, "cuTexRefSetFilterMode", resolve);
+    put<621>(cuTexRefSetFlags, "cuTexRefSetFlags", resolve);
+    put<622>(cuTexRefSetFormat, "cuTexRefSetFormat", resolve);
+    put<623>(cuTexRefSetMaxAnisotropy, "cuTexRefSetMaxAnisotropy", resolve);
+    put<624>(cuTexRefSetMipmapFilterMode, "cuTexRefSetMipmapFilterMode", resolve);
+    put<625>(cuTexRefSetMipmapLevelBias, "cuTexRefSetMipmapLevelBias", resolve);
+    put<626>(cuTexRefSetMipmapLevelClamp, "cuTexRefSetMipmapLevelClamp", resolve);
+    put<627>(cuTexRefSetMipmappedArray, "cuTexRefSetMipmappedArray", resolve);
+    put<628>(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", resolve);
+    put<629>(cuUserObjectCreate, "cuUserObjectCreate", resolve);
+    put<630>(cuUserObjectRelease, "cuUserObjectRelease", resolve);
+    put<631>(cuUserObjectRetain, "cuUserObjectRetain", resolve);
+    put<632>(cuWaitExternalSemaphoresAsync, "cuWaitExternalSemaphoresAsync", resolve);
+    put<633>(cuWaitExternalSemaphoresAsync_ptsz, "cuWaitExternalSemaphoresAsync_ptsz", resolve);
   }
 };
 

@@ -101,7 +101,7 @@ CUresult event_elapsed_time_v2(Session& session, const Task& task, ReplyWriter& 
     return CUDA_ERROR_INVALID_HANDLE;
   }
   wire::Elapsed out{};
-  const CUresult result = session.driver->cuEventElapsedTime_v2 != nullptr
+  const CUresult result = session.driver->has(session.driver->cuEventElapsedTime_v2)
                               ? session.driver->cuEventElapsedTime_v2(&out.ms, start, end)
                               : session.driver->cuEventElapsedTime(&out.ms, start, end);
   reply.put(out);

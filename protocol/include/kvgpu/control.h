@@ -30,6 +30,8 @@ enum class Type : uint16_t {
   KICK = 8,
   PING = 9,
   PONG = 10,
+  QUERY = 11,
+  FACTS = 12,
   READY = 16,
   EXTENT_ALLOC = 17,
   EXTENT = 18,
@@ -86,6 +88,15 @@ struct Opened {
   uint64_t region_bytes;
 };
 static_assert(sizeof(Opened) == 40);
+
+// What a client may know of the host without a session.
+struct Facts {
+  uint16_t major, minor;
+  uint32_t features;
+  int32_t driver_version;  // as cuDriverGetVersion reports it there; 0: not known
+  uint32_t reserved;
+};
+static_assert(sizeof(Facts) == 16);
 
 struct Ready {
   uint32_t n_devices;
