@@ -45,7 +45,12 @@ std::vector<std::shared_ptr<Stream>> Context::all_streams() {
 }
 
 CUresult Context::submit(Stream& stream, Operation operation, Point* end) {
-  std::lock_guard lock(order_mutex);
+  std::unique_lock lock(order_mutex);
+  while (!stream.capture && stream.queue->is_full()) {
+    lock.unlock();
+    stream.queue->wait_for_room();
+    lock.lock();
+  }
   if (stream.capture) {
     if (stream.capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     GraphNode* node = stream.capture->graph->add(std::move(operation), stream.capture_front);

@@ -38,6 +38,11 @@ void Queue::wait(uint64_t number) {
   changed_.wait(lock, [&] { return reached(number); });
 }
 
+void Queue::wait_for_room() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !is_full(); });
+}
+
 void Queue::close() {
   std::lock_guard lock(mutex_);
   closed_ = true;

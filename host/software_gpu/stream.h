@@ -44,6 +44,9 @@ class Queue : public std::enable_shared_from_this<Queue> {
   Point end();
   bool reached(uint64_t number) const { return n_done_.load(std::memory_order_acquire) >= number; }
   void wait(uint64_t number);
+  /// NVIDIA's driver 580 blocks the caller of about the 1,021st call behind a stream that waits.
+  bool is_full() const { return n_pushed_ - n_done_ >= LIMIT; }
+  void wait_for_room();
   /// No more work comes: the thread ends after the last operation.
   void close();
 
@@ -52,12 +55,13 @@ class Queue : public std::enable_shared_from_this<Queue> {
     Operation operation;
     std::vector<Point> after;
   };
+  static constexpr uint64_t LIMIT = 1020;
   void work();
   Context& context_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> items_;
-  uint64_t n_pushed_ = 0;
+  std::atomic<uint64_t> n_pushed_{0};
   std::atomic<uint64_t> n_done_{0};
   bool has_thread_ = false, closed_ = false;
 };

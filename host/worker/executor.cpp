@@ -8,7 +8,6 @@
 #include "log.h"
 #include "ops.h"
 #include "session.h"
-#include "spin.h"
 
 namespace kvgpu::worker {
 
@@ -83,23 +82,30 @@ void TaskQueue::pop(const Task&) {
 }
 
 Executor::Executor(Session* session, int device, Pool* pool)
-    : session_(session), device_(device), pool_(pool) {}
+    : session_(session), device_(device), pool_(pool), backlog_(session) {}
 
 void Executor::start() { std::thread(&Executor::run, this).detach(); }
 
 void Executor::run() {
   prepare_driver_thread(*session_->driver);
   for (;;) {
-    if (!step()) queue_.wait();
+    if (step()) {
+      spin_.reset();
+    } else if (backlog_.empty()) {
+      queue_.wait();
+    } else {
+      spin_.wait();
+    }
   }
 }
 
 bool Executor::step() {
   Task task{};
-  if (!queue_.peek(&task)) return false;
+  if (!queue_.peek(&task)) return release_held(RELEASE_EVERY) > 0;
   execute(task);
   queue_.pop(task);
   done_seq_.store(task.seq, std::memory_order_release);
+  if (!backlog_.empty() && ++since_release_ >= RELEASE_EVERY) (void)release_held(RELEASE_EVERY);
   return true;
 }
 
@@ -111,17 +117,7 @@ struct EnqueueHead {
 
 void Executor::execute(const Task& queued) {
   Task task = queued;
-  if (task.op->route == Route::BLOCK) {
-    // The caller waits for the reply: the record may leave ring order from here on.
-    auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
-    task.body = *bytes;
-    const bool accepted = pool_->submit([session = session_, task, bytes] {
-      session->wait_for_others(task.wait_for);
-      run_task(*session, task);
-    });
-    if (!accepted) session_->violation(task);
-    return;
-  }
+  if (task.op->route == Route::BLOCK) return start_blocking(std::move(task));
   session_->wait_for_others(task.wait_for);
   if (task.op->route == Route::ENQUEUE) {
     EnqueueHead head;
@@ -130,7 +126,42 @@ void Executor::execute(const Task& queued) {
     if (task.stream == nullptr || task.stream->context->device != device_)
       session_->violation(task);
   }
+  const bool full = is_full(*session_, task);
+  if (full || session_->dependencies.any()) {
+    Uses uses = uses_of(*session_, task);
+    if (full || session_->dependencies.is_behind(task.seq, uses))
+      return hold(task, std::move(uses));
+  }
   run_task(*session_, task);
+}
+
+// The caller waits for the reply: the record may leave ring order from here on.
+void Executor::start_blocking(Task task) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
+  task.body = *bytes;
+  const bool accepted = pool_->submit([session = session_, task, bytes] {
+    session->wait_for_others(task.wait_for);
+    if (session->dependencies.any()) {
+      session->dependencies.wait(task.seq, uses_of(*session, task));
+    }
+    run_task(*session, task);
+  });
+  if (!accepted) session_->violation(task);
+}
+
+void Executor::hold(const Task& task, Uses uses) {
+  // Where the backlog is full, too, the ring fills and the guest waits, as it would natively.
+  Spin spin;
+  while (!backlog_.has_room()) {
+    if (release_held(RELEASE_EVERY) == 0) spin.wait();
+  }
+  backlog_.hold(task, std::move(uses));
+}
+
+int Executor::release_held(int limit) {
+  since_release_ = 0;
+  if (backlog_.empty()) return 0;
+  return backlog_.release(limit, [this](const Task& task) { run_task(*session_, task); });
 }
 
 namespace {
@@ -165,8 +196,10 @@ CUresult add_mark(Session& session, const Task& task) {
   Stream& stream = *task.stream;
   const CUresult result = session.progress_by_records ? send_number(session, stream, head.mark)
                                                       : write_number(session, stream, head.mark);
-  if (result == CUDA_SUCCESS) stream.marked.store(head.mark, std::memory_order_release);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  stream.marked.store(head.mark, std::memory_order_release);
+  stream.window.count(*session.driver, stream.raw);
+  return CUDA_SUCCESS;
 }
 
 CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
@@ -177,6 +210,7 @@ CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
   }
   const CUresult result = task.op->handler(session, task, reply);
   if (result != CUDA_SUCCESS || task.stream == nullptr) return result;
+  task.stream->window.count(*session.driver, task.stream->raw);
   return add_mark(session, task);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One per device: takes records in ring order and makes the driver calls. Work that blocks is
-// started here and finished by the pool, so that nothing that waits in the driver stops other
-// threads or other devices (docs/architecture.md).
+// started here and finished by the pool, and work of a stream that is full waits in the backlog, so
+// that nothing that waits in the driver stops other threads or other devices
+// (docs/architecture.md).
 #pragma once
 
 #include <atomic>
@@ -9,8 +10,10 @@
 #include <memory>
 #include <vector>
 
+#include "backlog.h"
 #include "kvgpu/ring.h"
 #include "pool.h"
+#include "spin.h"
 #include "task.h"
 
 namespace kvgpu::worker {
@@ -59,7 +62,7 @@ class Executor {
   Executor(Session* session, int device, Pool* pool);
 
   void start();
-  // Runs the next record; false: there is none.
+  // Runs the next record, or what is held and may go; false: there is none.
   bool step();
 
   TaskQueue& queue() { return queue_; }
@@ -70,14 +73,23 @@ class Executor {
   uint64_t routed_seq = 0;
 
  private:
+  static constexpr int RELEASE_EVERY = 32;  // records, between looks at what is held
+
   void run();
   void execute(const Task& task);
+  void start_blocking(Task task);
+  void hold(const Task& task, Uses uses);
+  int release_held(int limit);
 
   Session* const session_;
   const int device_;
   Pool* const pool_;
   TaskQueue queue_;
-  std::atomic<uint64_t> done_seq_{0};  // release by step(), acquire by wait_for_others()
+  Backlog backlog_;
+  int since_release_ = 0;  // records executed since the backlog was looked at
+  Spin spin_;
+  // Executed, held, or given to the pool. Release by step(), acquire by wait_for_others().
+  std::atomic<uint64_t> done_seq_{0};
 };
 
 // Runs the handler of a task that may be run, and answers it.

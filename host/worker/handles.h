@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvgpu/records.h"
+#include "stream_window.h"
 
 namespace kvgpu::worker {
 
@@ -21,6 +22,7 @@ struct Context {
   int device = 0;
   bool is_primary = false;
   CUstream watch_stream = nullptr;  // ours, never used by the guest: asked whether it has faulted
+  wire::Handle legacy_handle = 0;   // of its legacy stream
   // The driver may give a new context the address of one that is gone.
   uint64_t serial = next_serial();
 
@@ -35,7 +37,11 @@ struct Stream {
   std::shared_ptr<Context> context;
   wire::Handle context_handle;
   uint64_t* progress;               // where the GPU writes, in session memory
+  bool is_blocking = false;         // it and the legacy stream wait for each other
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
+  StreamWindow window;              // executor only
+
+  bool is_legacy() const { return raw == CU_STREAM_LEGACY; }
 };
 
 template <typename T>

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "backlog.h"
 #include "blobs.h"
 #include "callbacks.h"
 #include "driver.h"
@@ -71,6 +72,7 @@ class Session {
   std::byte* const block;
   HostPage* const host_page;
   Poison poison;
+  Dependencies dependencies;
   EventRing events;
   Callbacks callbacks;
   Output output;

@@ -3,6 +3,7 @@
 # run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
+#   blocking  those of them in which a stream or a call waits and others must go on
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
 #   vm        the same programs in an emulated VM beside the GPU
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
@@ -84,13 +85,17 @@ part_programs() {
   return $failed
 }
 
+part_cases() { run_cases '*'; }
+part_blocking() { run_cases 'blocking:*'; }
+
 # The linker's libcuda.so.1 natively, kvgpu's under `kvgpu run`; one kvgpud for all.
-part_cases() {
+run_cases() { # FILTER
   local cases=build/release/tests/loopback/driver_cases failed=0 n=0 name filter log
   local runtime_dir
   runtime_dir=$(mktemp -d)
   mkdir -p "$out"
   log=$out/cases.log
+  : >"$log"
   "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/kvgpud.log" 2>&1 &
   local kvgpud=$!
   for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
@@ -104,7 +109,7 @@ part_cases() {
     KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
       "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
       { echo "FAILED  remoted: $name"; failed=1; }
-  done < <("$cases" --list-test-cases --no-version | grep -v -e '^\[doctest\]' -e '^===')
+  done < <("$cases" --list-test-cases --no-version --test-case="$1" | grep -v -e '^\[doctest\]' -e '^===')
   kill "$kvgpud" && wait "$kvgpud" || true
   cat "$runtime_dir"/log/* >"$out/sessions.log" 2>/dev/null || true
   rm -rf "$runtime_dir"
@@ -125,13 +130,13 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases bench vm)
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, blocking, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

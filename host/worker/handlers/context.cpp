@@ -32,6 +32,7 @@ void add_to_tables(Session& session, const Task& task, const wire::ContextRetain
   legacy->context = context;
   legacy->context_handle = body.context;
   legacy->progress = session.progress_word(body.legacy_word);
+  context->legacy_handle = body.legacy_stream;
   if (!session.handles.add(body.context, context) ||
       !session.handles.add(body.legacy_stream, legacy)) {
     session.violation(task);

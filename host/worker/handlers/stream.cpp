@@ -23,6 +23,7 @@ CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   stream->context = session.handles.context(body.context);
   stream->context_handle = body.context;
   stream->progress = session.progress_word(body.word);
+  stream->is_blocking = (body.flags & CU_STREAM_NON_BLOCKING) == 0;
   if (stream->context == nullptr || stream->progress == nullptr) session.violation(task);
   if (!is_for_device(task, *stream->context)) session.violation(task);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
@@ -37,10 +38,11 @@ CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::StreamRef body;
   if (!task.read(&body)) session.violation(task);
   const auto stream = session.handles.stream(body.stream);
-  if (stream == nullptr || stream->raw == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr || stream->is_legacy()) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_for_device(task, *stream->context)) session.violation(task);
   session.handles.remove(body.stream);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
+  stream->window.close(*session.driver);
   return session.driver->cuStreamDestroy_v2(stream->raw);
 }
 

@@ -33,3 +33,6 @@ extern "C" __global__ void write_to(int* address) { *address = 1; }
 __device__ int counter = 7;
 
 extern "C" __global__ void read_counter(int* out) { *out = counter; }
+
+// What it leaves tells in which order such launches ran.
+extern "C" __global__ void mix(unsigned* to, const unsigned* from) { *to = *to * 31 + *from; }

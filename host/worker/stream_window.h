@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of a stream's work is in the driver. Behind a stream that waits the driver takes about
+// 1,020 launches (one H200, driver 580) and then blocks its caller; an executor must not be that
+// caller, since all streams of its device wait with it. So a stream is full at half of that, and
+// its further work waits in the executor's Backlog.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "driver.h"
+
+namespace kvgpu::worker {
+
+// Belongs to the executor of the stream's device; the stream's context is current in each call.
+class StreamWindow {
+ public:
+  static constexpr uint64_t LIMIT = 512;
+  static constexpr uint64_t EVENT_EVERY = 128;  // an event costs 0.2 µs: 2 ns for each call
+
+  // The driver has been given another call for this stream.
+  void count(const DriverTable& driver, CUstream stream) {
+    ++given_;
+    if (given_ - recorded_ >= EVENT_EVERY) (void)record(driver, stream);
+  }
+  [[nodiscard]] bool may_be_full() const { return given_ - done_ >= LIMIT; }  // no driver call
+  [[nodiscard]] bool is_full(const DriverTable& driver, CUstream stream);
+  // The stream is going.
+  void close(const DriverTable& driver);
+
+ private:
+  struct Point {
+    CUevent event;
+    uint64_t given;  // calls that came before it
+  };
+  bool record(const DriverTable& driver, CUstream stream);
+
+  uint64_t given_ = 0, recorded_ = 0, done_ = 0;
+  std::deque<Point> points_;
+  std::vector<CUevent> idle_;
+};
+
+}  // namespace kvgpu::worker
