@@ -24,6 +24,8 @@ CXX_DIRS := protocol guest host tests benchmarks
 
 N ?= 10000000
 SUBJECT ?= path
+TARGET ?= decode
+SECONDS ?= 60
 
 .PHONY: help
 help:  ## list the targets
@@ -106,8 +108,8 @@ lint-gen: gen
 	@git diff --exit-code -- '*.gen.*' '**/generated/**' docs/compatibility.md || \
 	  { echo "lint: generated files are stale: run make gen and commit what it wrote" >&2; exit 1; }
 
-.PHONY: test test-unit test-native test-loopback test-vm-smoke
-test: test-unit test-native test-loopback test-vm-smoke  ## everything that needs no GPU
+.PHONY: test test-unit test-native test-fuzz test-loopback test-vm-smoke
+test: test-unit test-native test-fuzz test-loopback test-vm-smoke  ## everything that needs no GPU
 
 test-unit: build-release
 	$(PYTEST) -n $(JOBS) tests/unit
@@ -121,6 +123,21 @@ test-native-%: setup
 	@test -f build/$*/build.ninja || cmake --preset $* --log-level=WARNING
 	@cmake --build --preset $* -j $(JOBS) --target native_tests
 	ctest --preset $*
+
+# 60 s in all.
+test-fuzz: build-fuzz-targets
+	tests/fuzz/run.sh decode 25
+	tests/fuzz/run.sh decode_race 25
+	tests/fuzz/run.sh frames 10
+
+.PHONY: build-fuzz-targets
+build-fuzz-targets: setup
+	@test -f build/fuzz/build.ninja || cmake --preset fuzz --log-level=WARNING
+	@cmake --build --preset fuzz -j $(JOBS) --target fuzz_targets
+
+.PHONY: fuzz
+fuzz: build-fuzz-targets  ## a hostile guest, for SECONDS (TARGET=decode, decode_race or frames)
+	tests/fuzz/run.sh $(TARGET) $(SECONDS)
 
 test-loopback: build-release
 	$(PYTEST) tests/loopback

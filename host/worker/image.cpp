@@ -19,6 +19,8 @@ namespace {
 constexpr uint32_t FATBIN_MAGIC = 0xBA55ED50;
 constexpr uint64_t FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000;
 constexpr uint64_t MAX_UNPACKED_BYTES = 1ull << 30;
+// Code is never packed better than that: who says so wants our memory.
+constexpr uint64_t MAX_RATIO = 256;
 
 struct FatbinHeader {
   uint32_t magic;
@@ -48,7 +50,10 @@ bool entry_may_print(const FatbinEntry& entry, std::span<const std::byte> stored
   if (entry.packed_bytes == 0 || !(entry.flags & (FLAG_LZ4 | FLAG_ZSTD))) {
     return mentions_printing({reinterpret_cast<const char*>(stored.data()), stored.size()});
   }
-  if (entry.unpacked_bytes > MAX_UNPACKED_BYTES || entry.packed_bytes > stored.size()) return true;
+  if (entry.packed_bytes > stored.size() || entry.unpacked_bytes > MAX_UNPACKED_BYTES ||
+      entry.unpacked_bytes / MAX_RATIO > entry.packed_bytes) {
+    return true;
+  }
   std::vector<char> unpacked(entry.unpacked_bytes);
   const auto* packed = reinterpret_cast<const char*>(stored.data());
   const bool ok =

@@ -36,6 +36,16 @@ constexpr const char* to_string(RingError e) {
   return "?";
 }
 
+// A piece of a record's body.
+struct Part {
+  const void* data;
+  uint32_t len_bytes;
+};
+template <typename T>
+Part part(const T& body) {
+  return {&body, sizeof(T)};
+}
+
 class Producer {
  public:
   Producer() = default;
@@ -65,7 +75,11 @@ class Producer {
     uint64_t* const at = word_at(position_);
     alignas(8) std::byte line[wire::MAX_RECORD_BYTES];
     uint32_t len = sizeof(wire::Header);
-    ((std::memcpy(line + len, parts.data, parts.len_bytes), len += parts.len_bytes), ...);
+    const auto append = [&](const Part& part) {
+      if (part.len_bytes > 0) std::memcpy(line + len, part.data, part.len_bytes);
+      len += part.len_bytes;
+    };
+    (append(parts), ...);
     header.len_bytes = len;
     header.commit = 0;
     std::memcpy(line, &header, sizeof header);
@@ -117,16 +131,6 @@ class Producer {
   uint64_t credit_ = 0;
   RingError error_ = RingError::NONE;
 };
-
-// A piece of a record's body.
-struct Part {
-  const void* data;
-  uint32_t len_bytes;
-};
-template <typename T>
-Part part(const T& body) {
-  return {&body, sizeof(T)};
-}
 
 class Consumer {
  public:

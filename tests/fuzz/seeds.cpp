@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// seeds FOLDER: writes sessions of a well-behaved guest, from which the fuzzer starts.
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "guest.h"
+#include "kvgpu/calls.h"
+#include "kvgpu/layout.h"
+#include "kvgpu/opcodes.gen.h"
+#include "kvgpu/plain_calls.gen.h"
+#include "kvgpu/records.h"
+
+using namespace kvgpu;
+using namespace kvgpu::fuzz;
+using wire::Kind;
+using wire::Op;
+
+namespace {
+
+constexpr uint64_t SLAB = WINDOWS[0] + BLOCK_OFFSET + SLAB_OFF;
+constexpr uint64_t MEMORY = WINDOWS[0] - DEVICE_WINDOW_BYTES;  // the first allocation
+constexpr char KERNEL[] = "kernel";
+constexpr char PTX[] = ".version 8.0\n.target sm_80\n.visible .entry kernel() { ret; }\n";
+
+wire::Handle handle(Kind kind, uint32_t index = 1) { return wire::make_handle(kind, 0, index, 1); }
+const wire::Handle CONTEXT = handle(Kind::CONTEXT), LEGACY = handle(Kind::STREAM, 0),
+                   STREAM = handle(Kind::STREAM), EVENT = handle(Kind::EVENT),
+                   MODULE = handle(Kind::MODULE), FUNCTION = handle(Kind::FUNCTION),
+                   GRAPH = handle(Kind::GRAPH), EXEC = handle(Kind::GRAPH_EXEC),
+                   BLOB = handle(Kind::BLOB);
+
+class Session {
+ public:
+  template <typename Body>
+  Session& say(Op op, const Body& body, const std::string& rest = "", uint16_t flags = 0) {
+    Action action{Do::RECORD, 0, static_cast<uint16_t>(op), flags, 0, {}};
+    append(&action, &body, sizeof body);
+    append(&action, rest.data(), rest.size());
+    actions_.push_back(action);
+    return *this;
+  }
+  template <typename Body>
+  Session& tell(Op op, const Body& body, const std::string& rest = "") {
+    return say(op, body, rest, wire::NOREPLY);
+  }
+  Session& slab(const std::string& bytes) {
+    Action action{Do::SLAB, 0, 0, 0, 0, {}};
+    append(&action, bytes.data(), bytes.size());
+    actions_.push_back(action);
+    return *this;
+  }
+
+  Session& begin() {
+    return say(Op::HELLO, wire::Hello{})
+        .say(Op::cuDevicePrimaryCtxRetain, wire::ContextRetain{CONTEXT, LEGACY, 0, 0, 0, 0})
+        .tell(Op::cuStreamCreate, wire::StreamCreate{CONTEXT, STREAM, 1, 1, 0, 0});
+  }
+  Session& load(Op op, const std::string& image) {
+    return slab(image)
+        .say(Op::UPLOAD, wire::Upload{BLOB, image.size(), 0, 0, image.size()})
+        .say(op, wire::LoadImage{CONTEXT, BLOB, MODULE});
+  }
+
+  void write(const std::string& folder, const std::string& name) const {
+    const std::string path = folder + "/" + name;
+    FILE* const file = std::fopen(path.c_str(), "wb");
+    const std::vector<uint8_t> bytes = serialize(actions_);
+    if (file == nullptr || std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
+        std::fclose(file) != 0) {
+      std::perror(path.c_str());
+      std::exit(1);
+    }
+  }
+
+ private:
+  static void append(Action* action, const void* data, size_t n) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    action->bytes.insert(action->bytes.end(), bytes, bytes + n);
+  }
+  std::vector<Action> actions_;
+};
+
+Session memory() {
+  Session s;
+  s.begin().say(Op::cuMemAlloc_v2, wire::MemAlloc{CONTEXT, 1 << 20});
+  s.say(Op::cuMemAllocPitch_v2, wire::MemAllocPitch{CONTEXT, 100, 10, 4, 0});
+  s.tell(Op::cuMemcpyHtoDAsync_v2, wire::Copy{STREAM, 1, MEMORY, SLAB, 4096});
+  s.tell(Op::cuMemcpyDtoDAsync_v2, wire::Copy{STREAM, 0, MEMORY + 8192, MEMORY, 4096});
+  s.tell(Op::cuMemsetD8Async, wire::Memset{STREAM, 0, MEMORY, 64, 7, 0});
+  s.tell(Op::cuMemsetD16Async, wire::Memset{STREAM, 0, MEMORY, 64, 7, 0});
+  s.tell(Op::cuMemsetD32Async, wire::Memset{LEGACY, 0, MEMORY, 64, 7, 0});
+  s.tell(Op::cuMemcpyDtoHAsync_v2, wire::Copy{STREAM, 2, SLAB, MEMORY, 4096});
+  s.tell(Op::MARK, wire::Mark{STREAM, 3}).say(Op::STREAM_SYNC, wire::StreamRef{STREAM});
+  s.say(Op::HEAP_GROW, wire::HeapGrow{EXTENT_ALIGN_BYTES});
+  s.say(Op::cuMemGetInfo_v2, wire::cuMemGetInfo_v2_in{CONTEXT});
+  s.say(Op::cuMemFree_v2, wire::MemFree{CONTEXT, MEMORY});
+  s.say(Op::HOST_SYNC, wire::HostSync{CONTEXT}).tell(Op::ACK_ERROR, wire::AckError{1});
+  s.tell(Op::cuStreamDestroy_v2, wire::StreamRef{STREAM});
+  s.say(Op::cuDevicePrimaryCtxReset, wire::ContextReset{CONTEXT});
+  return s;
+}
+
+Session kernels(Op load, Op get_function, Op get_global, const std::string& image) {
+  constexpr uint32_t N = sizeof KERNEL - 1;
+  Session s;
+  s.begin().load(load, image);
+  s.say(get_function, wire::GetFunction{CONTEXT, MODULE, FUNCTION, N, 0}, KERNEL);
+  s.say(get_global, wire::GetGlobal{CONTEXT, MODULE, N, 0}, KERNEL);
+  s.say(Op::KERNEL_INFO, wire::KernelInfo{CONTEXT, FUNCTION});
+  s.say(Op::cuLibraryGetModule, wire::LibraryModule{CONTEXT, MODULE, handle(Kind::MODULE, 2)});
+  wire::Launch launch{STREAM, 1, FUNCTION, {1, 1, 1}, {32, 1, 1}, 0, 16, 0, 0};
+  s.tell(Op::cuLaunchKernel, launch, std::string(16, 'p'));
+  launch.n_attributes = 1;
+  s.tell(Op::cuLaunchKernelEx, launch, std::string(sizeof(wire::LaunchAttribute) + 16, '\0'));
+  s.say(Op::cuFuncSetAttribute, wire::SetAttribute{CONTEXT, FUNCTION, 8, 1024, 0, 0});
+  s.say(Op::cuKernelSetAttribute, wire::SetAttribute{CONTEXT, FUNCTION, 8, 1024, 0, 0});
+  s.say(Op::cuOccupancyMaxActiveBlocksPerMultiprocessor,
+        wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_in{CONTEXT, FUNCTION, 32, 0});
+  const bool library = load == Op::cuLibraryLoadData;
+  if (library) s.say(Op::cuLibraryUnload, wire::cuLibraryUnload_in{CONTEXT, MODULE});
+  if (!library) s.say(Op::cuModuleUnload, wire::cuModuleUnload_in{CONTEXT, MODULE});
+  return s;
+}
+
+Session streams() {
+  Session s;
+  s.begin().tell(Op::cuEventCreate, wire::EventCreate{CONTEXT, EVENT, 0, 0});
+  s.tell(Op::cuEventRecord, wire::RecordEvent{STREAM, 1, EVENT, 0, 0});
+  s.tell(Op::cuStreamWaitEvent, wire::WaitEvent{LEGACY, 0, EVENT, 0, 0});
+  s.say(Op::EVENT_SYNC, wire::EventRef{CONTEXT, EVENT});
+  s.say(Op::cuEventElapsedTime_v2, wire::EventElapsed{CONTEXT, EVENT, EVENT});
+  s.tell(Op::cuLaunchHostFunc, wire::HostFunction{STREAM, 0, 1, 1});
+  s.tell(Op::cuStreamAddCallback, wire::HostFunction{STREAM, 2, 2, 1});
+  s.say(Op::cuStreamBeginCapture_v2, wire::StreamRef{STREAM});
+  s.tell(Op::cuMemsetD8Async, wire::Memset{STREAM, 0, SLAB, 64, 7, 0});
+  s.say(Op::cuStreamEndCapture, wire::EndCapture{STREAM, GRAPH});
+  s.say(Op::cuGraphGetNodes, wire::GraphRef{CONTEXT, GRAPH});
+  s.say(Op::cuGraphInstantiateWithFlags, wire::GraphInstantiate{CONTEXT, GRAPH, EXEC, 0});
+  s.tell(Op::cuGraphLaunch, wire::LaunchGraph{STREAM, 0, EXEC});
+  s.say(Op::cuGraphExecDestroy, wire::cuGraphExecDestroy_in{CONTEXT, EXEC});
+  s.say(Op::cuGraphDestroy, wire::cuGraphDestroy_in{CONTEXT, GRAPH});
+  s.tell(Op::cuEventDestroy_v2, wire::EventRef{CONTEXT, EVENT});
+  s.say(Op::cuCtxSetLimit, wire::cuCtxSetLimit_in{CONTEXT, 0, 4096});
+  s.say(Op::cuCtxGetLimit, wire::cuCtxGetLimit_in{CONTEXT, 0});
+  return s;
+}
+
+// A fat binary with one entry of machine code that is an ELF header alone.
+std::string fatbin() {
+  const uint32_t head[] = {0xBA55ED50, 16u << 16 | 1, 128, 0};
+  uint32_t entry[16] = {2, 64, 64, 0};
+  std::string elf("\177ELF\2\1\1", 7);
+  elf.resize(64);
+  elf[0x34] = 64;
+  std::string image(reinterpret_cast<const char*>(head), sizeof head);
+  image.append(reinterpret_cast<const char*>(entry), sizeof entry);
+  return image + elf;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: seeds FOLDER\n");
+    return 2;
+  }
+  memory().write(argv[1], "memory");
+  streams().write(argv[1], "streams");
+  kernels(Op::cuLibraryLoadData, Op::cuLibraryGetKernel, Op::cuLibraryGetGlobal, fatbin())
+      .write(argv[1], "library");
+  kernels(Op::cuModuleLoadData, Op::cuModuleGetFunction, Op::cuModuleGetGlobal_v2,
+          std::string(PTX, sizeof PTX))
+      .write(argv[1], "module");
+  kernels(Op::cuModuleLoadDataEx, Op::cuModuleGetFunction, Op::cuModuleGetGlobal_v2, PTX)
+      .write(argv[1], "module_ex");
+  return 0;
+}
