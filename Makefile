@@ -153,13 +153,15 @@ test-vm: deb  ## all tests that boot virtual machines (KVM where there is one, e
 test-gpu: build-release  ## the same programs natively and through kvgpu, on a real GPU (PART=name)
 	tests/gpu/run.sh $(PART)
 
+CARRIED_RUNTIMES := cuda-bindings|cuda-pathfinder|nvidia-cuda-runtime[^=]*|nvidia-nvjpeg-cu12
 .PHONY: wheels
-wheels: setup  ## run-time packages for Python 3.12 into .whl/, for a GPU machine without network
+wheels: setup  ## packages for Python 3.12 into .whl/, for a GPU machine without network
 	@rm -rf .whl
 	.tools/bin/pip download --quiet --no-deps --require-hashes --only-binary=:all: \
 	  --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
 	  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-	  --dest .whl --requirement packaging/deb/requirements-host.lock
+	  --dest .whl --requirement packaging/deb/requirements-host.lock --requirement \
+	  <(awk '/^[^ ]/ { wanted = /^($(CARRIED_RUNTIMES))==/ } wanted' requirements.lock)
 
 .PHONY: gpu-vm
 gpu-vm: deb  ## build/gpu-vm: a VM to carry to a GPU machine without QEMU (make test-gpu PART=vm)

@@ -4,6 +4,7 @@
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   blocking  those of them in which a stream or a call waits and others must go on
+#   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
 #   vm        the same programs in an emulated VM beside the GPU
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
@@ -48,10 +49,11 @@ run_one() { # LOG COMMAND...: stdout to LOG.out, the rest to LOG.err, the status
   echo "$status" >"$log.status"
 }
 
-compare() { # PROGRAM: natively, then remoted
-  local program=$1 log=$out/programs/$1
-  run_one "$log.native" "$programs_dir/$program"
-  run_one "$log.remoted" "$python" -m kvgpu.host.cli run -- "$programs_dir/$program"
+compare() { # PROGRAM LOG COMMAND...: natively, then remoted
+  local program=$1 log=$2
+  shift 2
+  run_one "$log.native" "$@"
+  run_one "$log.remoted" "$python" -m kvgpu.host.cli run -- "$@"
   if ! cmp -s "$log.native.status" "$log.remoted.status"; then
     echo "FAILED  $program: exit status $(<"$log.native.status") natively," \
       "$(<"$log.remoted.status") remoted"
@@ -68,7 +70,7 @@ compare() { # PROGRAM: natively, then remoted
     return 1
   fi
   echo "same    $program ($(stable_lines "$log.native.out" | wc -l) lines)" \
-    "sha256 $(sha256sum "$programs_dir/$program" | cut -d' ' -f1)"
+    "sha256 $(sha256sum "$1" | cut -d' ' -f1)"
 }
 
 part_programs() {
@@ -79,9 +81,27 @@ part_programs() {
     # bench and spin have parts of their own; CMake's files are no programs.
     [[ -f $path && -x $path && $name != bench && $name != spin ]] || continue
     n=$((n + 1))
-    compare "$name" || failed=1
+    compare "$name" "$out/programs/$name" "$path" || failed=1
   done
   [[ $n -gt 0 ]] || die "no programs in $programs_dir: run make build"
+  return $failed
+}
+
+part_runtimes() {
+  local failed=0 n=0 name command list
+  mkdir -p "$out/runtimes"
+  list=$("$python" -P tests/framework/runtimes.py --driver nvidia)
+  while IFS=$'\t' read -r name -a command; do
+    if [[ $name == LD_LIBRARY_PATH ]]; then
+      export LD_LIBRARY_PATH=${command[0]}
+    else
+      n=$((n + 1))
+      compare "$name" "$out/runtimes/$name" "${command[@]}" </dev/null || failed=1
+    fi
+  done <<<"$list"
+  n=$((n + 1))
+  compare cudart-13-static "$out/runtimes/cudart-13-static" "$programs_dir/demo" || failed=1
+  echo "figure: $n runtimes, native and remoted output equal: $([[ $failed -eq 0 ]] && echo yes || echo no)"
   return $failed
 }
 
@@ -130,13 +150,13 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases runtimes bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, blocking, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, runtimes, blocking, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

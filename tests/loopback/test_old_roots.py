@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +40,7 @@ ROOTS = [OldRoot("bullseye", "2.31")]  # Debian 11
 
 
 @pytest.fixture(params=ROOTS, ids=lambda root: root.suite)
-def root(request: pytest.FixtureRequest) -> Iterator[Path]:
+def root(request: pytest.FixtureRequest) -> Path:
     """The folder of an old distribution's libc; its version is what the name promises."""
     old: OldRoot = request.param
     path = CACHE / old.suite
@@ -56,7 +55,7 @@ def root(request: pytest.FixtureRequest) -> Iterator[Path]:
             subprocess.run(fetch, check=True, timeout=240)
             new.rename(path)
     assert (path / f"lib/x86_64-linux-gnu/libc-{old.glibc}.so").exists()
-    yield path
+    return path
 
 
 def enter(root: Path, *command: str) -> list[str]:

@@ -2,9 +2,12 @@
 // cuGetExportTable: the private tables that a cudart asks for. Re-implemented for interoperability
 // from the descriptions of open projects (vosen/ZLUDA) and from watching which slots libraries
 // call; docs/architecture.md lists what is served.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "call.h"
 #include "context_storage.h"
@@ -19,20 +22,33 @@ namespace {
 
 using Slot = void (*)();
 
-int unused_slot() { return refuse_part("a slot of a private export table"); }
-
 template <typename Function>
 Slot slot(Function function) {
   return reinterpret_cast<Slot>(function);
 }
 
+// A table's name where a template can have it.
+template <size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&literal)[N]) { std::copy_n(literal, N, text); }
+};
+
+template <Name NAME, size_t INDEX>
+int unused_slot() {
+  static const std::string what =
+      "slot " + std::to_string(INDEX) + " of the private table " + NAME.text;
+  return refuse_part(what.c_str());
+}
+
 // Slot 0 is the size in bytes; an unused slot refuses loudly, none is null.
 template <size_t N>
 using Table = std::array<Slot, N>;
-template <size_t N>
+template <size_t N, Name NAME>
 Table<N> make_table(std::initializer_list<std::pair<size_t, Slot>> used) {
-  Table<N> table;
-  table.fill(slot(&unused_slot));
+  Table<N> table = []<size_t... INDEX>(std::index_sequence<INDEX...>) {
+    return Table<N>{slot(&unused_slot<NAME, INDEX>)...};
+  }(std::make_index_sequence<N>());
   table[0] = reinterpret_cast<Slot>(N * sizeof(Slot));
   for (const auto& [index, function] : used) table[index] = function;
   return table;
@@ -48,7 +64,31 @@ CUresult primary_context_handle(CUcontext* context, CUdevice device) {
   *context = from_wire<CUcontext>(session.devices()[static_cast<size_t>(device)].primary->handle);
   return CUDA_SUCCESS;
 }
-const auto cudart_interface = make_table<13>({{2, slot(&primary_context_handle)}});
+// How a cudart before 12 loads what nvcc registered; three ways to pass the same wrapper. What the
+// others of its arguments say is unknown: only zeros were seen.
+CUresult module_of_wrapper(CUmodule* module, const void* wrapper) {
+  return module_load_data(module, wrapper);
+}
+CUresult module_of_wrapper_extended(CUmodule* module, const void* wrapper, uint64_t a, uint64_t b,
+                                    uint64_t c) {
+  if (a != 0 || b != 0 || c != 0) {
+    return static_cast<CUresult>(refuse_part("a module with unknown arguments from a cudart"));
+  }
+  return module_load_data(module, wrapper);
+}
+CUresult module_of_header(const void* header, CUmodule* module, uint64_t a, uint64_t b,
+                          uint64_t c) {
+  return module_of_wrapper_extended(module, header, a, b, c);
+}
+CUresult compilers_ready() { return CUDA_SUCCESS; }  // they are the host's
+CUresult nothing_to_do(uint64_t) { return CUDA_SUCCESS; }
+const auto cudart_interface =
+    make_table<13, "CUDART_INTERFACE">({{1, slot(&module_of_wrapper)},
+                                        {2, slot(&primary_context_handle)},
+                                        {6, slot(&module_of_wrapper_extended)},
+                                        {7, slot(&nothing_to_do)},
+                                        {8, slot(&module_of_header)},
+                                        {12, slot(&compilers_ready)}});
 
 // ---- TOOLS_TLS
 CUresult tools_none(...) { return CUDA_SUCCESS; }
@@ -57,7 +97,8 @@ CUresult tools_current_context(CUcontext* context) {
   *context = current == nullptr ? nullptr : from_wire<CUcontext>(current->handle);
   return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
-const auto tools_tls = make_table<3>({{1, slot(&tools_none)}, {2, slot(&tools_current_context)}});
+const auto tools_tls =
+    make_table<3, "TOOLS_TLS">({{1, slot(&tools_none)}, {2, slot(&tools_current_context)}});
 
 // ---- TOOLS_RUNTIME_CALLBACK_HOOKS: flags by callback id; all zero means that no tool listens
 CUresult hooks_first(void** flags, size_t* n) {
@@ -76,12 +117,12 @@ CUresult hooks_enter(uint64_t, uint64_t* out) {
   if (out != nullptr) *out = 0;
   return CUDA_SUCCESS;
 }
-const auto hooks = make_table<7>({{1, slot(&tools_none)},
-                                  {2, slot(&hooks_first)},
-                                  {3, slot(&tools_none)},
-                                  {4, slot(&hooks_enter)},
-                                  {5, slot(&tools_none)},
-                                  {6, slot(&hooks_second)}});
+const auto hooks = make_table<7, "TOOLS_RUNTIME_CALLBACK_HOOKS">({{1, slot(&tools_none)},
+                                                                  {2, slot(&hooks_first)},
+                                                                  {3, slot(&tools_none)},
+                                                                  {4, slot(&hooks_enter)},
+                                                                  {5, slot(&tools_none)},
+                                                                  {6, slot(&hooks_second)}});
 
 // ---- CONTEXT_LOCAL_STORAGE: the one table without a size
 const Table<4> context_storage = {slot(&storage_put), slot(&storage_delete), slot(&storage_get),
@@ -92,12 +133,14 @@ CUresult context_is_plain(CUcontext, uint32_t* kind, void**) {
   if (kind != nullptr) *kind = 0;  // no green context
   return CUDA_SUCCESS;
 }
-const auto context_checks = make_table<15>({{2, slot(&context_is_plain)}, {3, slot(&tools_none)}});
+const auto context_checks =
+    make_table<15, "CONTEXT_CHECKS">({{2, slot(&context_is_plain)}, {3, slot(&tools_none)}});
 
 // ---- INTEGRITY_CHECK
 CUresult integrity_check(uint32_t version, uint64_t unix_seconds, uint8_t* out);
 CUresult integrity_other(int) { return CUDA_SUCCESS; }
-const auto integrity = make_table<3>({{1, slot(&integrity_check)}, {2, slot(&integrity_other)}});
+const auto integrity =
+    make_table<3, "INTEGRITY_CHECK">({{1, slot(&integrity_check)}, {2, slot(&integrity_other)}});
 CUresult integrity_check(uint32_t version, uint64_t unix_seconds, uint8_t* out) {
   int driver_version;
   if (const CUresult bad = driver_get_version(&driver_version)) return bad;
@@ -115,7 +158,7 @@ CUresult error_log(const char* source, int, const char* format, va_list args) {
   log(Level::DEBUG, "%s: %s", source, line);
   return CUDA_SUCCESS;
 }
-const auto error_logs = make_table<3>({{1, slot(&error_log)}});
+const auto error_logs = make_table<3, "ERROR_LOG">({{1, slot(&error_log)}});
 
 struct Known {
   uint8_t uuid[16];
