@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Call every served entry point once, with arguments that a program might give.
+
+Standard input: JSON, {name: {"class": ..., "params": [[name, type], ...]}}. NULL_WORKER_LOG: the
+file to which the worker adds a line per record. Prints JSON: {name: [code, records]}.
+"""
+
+import ctypes
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PTX = b""".version 7.0
+.target sm_52
+.address_size 64
+.global .align 4 .u32 word;
+.visible .entry empty()
+{
+  ret;
+}
+\0"""
+GRACE_S = 2.0  # for a record to be read
+LAST = (
+    *("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach", "cuDevicePrimaryCtxRelease"),
+    *("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"),
+)
+
+cuda = ctypes.CDLL("libcuda.so.1")
+log = Path(os.environ["NULL_WORKER_LOG"])
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
+    lambda _stream, _status, _user: None
+)
+
+
+def must(name: str, *arguments: Any) -> None:
+    code = getattr(cuda, name)(*arguments)
+    if code != 0:
+        raise SystemExit(f"{name}, needed by the calls under test: {code}")
+
+
+def made(name: str, *arguments: Any, last: bool = False) -> Any:
+    """Call a function that creates something; return what it put into its out parameter."""
+    out = ctypes.c_uint64()
+    given = (*arguments, ctypes.byref(out)) if last else (ctypes.byref(out), *arguments)
+    must(name, *given)
+    return out
+
+
+class Scene:
+    """Fresh objects for one call."""
+
+    def __init__(self) -> None:
+        must("cuInit", 0)
+        self.context = made("cuDevicePrimaryCtxRetain", 0)
+        must("cuCtxSetCurrent", self.context)
+        self.stream = made("cuStreamCreate", 1)
+        self.event = made("cuEventCreate", 0)
+        self.module = made("cuModuleLoadData", PTX)
+        self.library = made("cuLibraryLoadData", PTX, None, None, 0, None, None, 0)
+        self.function = made("cuModuleGetFunction", self.module, b"empty")
+        self.kernel = made("cuLibraryGetKernel", self.library, b"empty")
+        self.device_memory = made("cuMemAlloc_v2", ctypes.c_size_t(1 << 20))
+        self.other_memory = made("cuMemAlloc_v2", ctypes.c_size_t(1 << 20))
+        self.pinned = made("cuMemHostAlloc", ctypes.c_size_t(4096), 0)
+        self.buffer = ctypes.create_string_buffer(4096)
+
+    def work(self) -> None:
+        """Give the stream something to wait for."""
+        length = ctypes.c_size_t(64)
+        must("cuMemsetD8Async", self.device_memory, ctypes.c_ubyte(0), length, self.stream)
+
+    def record(self) -> None:
+        self.work()
+        must("cuEventRecord", self.event, self.stream)
+
+    def forget_context(self) -> None:
+        must("cuDevicePrimaryCtxReset_v2", 0)
+
+    def create_context(self) -> None:
+        self.context = made("cuCtxCreate_v2", 0, 0)
+
+    def begin_capture(self) -> None:
+        must("cuStreamBeginCapture_v2", self.stream, 0)
+
+    def graph(self) -> Any:
+        self.begin_capture()
+        return self.end_capture()
+
+    def end_capture(self) -> Any:
+        return made("cuStreamEndCapture", self.stream, last=True)
+
+    def graph_exec(self) -> Any:
+        return made("cuGraphInstantiateWithFlags", self.graph(), ctypes.c_uint64(0))
+
+
+# What a parameter of this type gets; out parameters (other pointers) get zeroed memory.
+BY_TYPE: dict[str, Callable[[Scene], Any]] = {
+    "CUcontext": lambda s: s.context,
+    "CUstream": lambda s: s.stream,
+    "CUevent": lambda s: s.event,
+    "CUmodule": lambda s: s.module,
+    "CUlibrary": lambda s: s.library,
+    "CUfunction": lambda s: s.function,
+    "CUkernel": lambda s: s.kernel,
+    "CUgraph": lambda s: s.graph(),
+    "CUgraphExec": lambda s: s.graph_exec(),
+    "CUdeviceptr": lambda s: s.device_memory,
+    "CUhostFn": lambda _: HOST_FUNCTION,
+    "CUstreamCallback": lambda _: CALLBACK,
+    "const char *": lambda _: b"empty",
+    "size_t": lambda _: ctypes.c_size_t(64),
+    "unsigned long long": lambda _: ctypes.c_uint64(0),
+    "cuuint64_t": lambda _: ctypes.c_uint64(0),
+}
+# By parameter name, for all functions.
+BY_NAME: dict[str, Callable[[Scene], Any]] = {
+    **dict.fromkeys(
+        ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "blockSize"),
+        lambda _: 1,
+    ),
+    **dict.fromkeys(("kernelParams", "extra", "jitOptions", "libraryOptions"), lambda _: None),
+    **dict.fromkeys(("image", "code"), lambda _: PTX),
+    "srcDevice": lambda s: s.other_memory,
+    "ElementSizeBytes": lambda _: 4,
+    "len": lambda _: 256,
+    "symbol": lambda _: b"cuInit",
+    "cudaVersion": lambda _: 12000,
+}
+LAUNCH_CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, count
+# By function and parameter.
+SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
+    ("cuMemcpy", "src"): lambda s: s.other_memory,
+    ("cuMemcpyAsync", "src"): lambda s: s.other_memory,
+    ("cuMemFreeHost", "p"): lambda s: s.pinned,
+    ("cuMemHostGetDevicePointer_v2", "p"): lambda s: s.pinned,
+    ("cuMemHostGetFlags", "p"): lambda s: s.pinned,
+    ("cuModuleGetFunction", "name"): lambda _: b"another",
+    ("cuLibraryGetKernel", "name"): lambda _: b"another",
+    ("cuDeviceGetByPCIBusId", "pciBusId"): lambda _: b"0000:01:00.0",
+    ("cuStreamGetCaptureInfo_v3", "edgeData_out"): lambda _: None,
+    ("cuModuleGetGlobal_v2", "name"): lambda _: b"word",
+    ("cuLibraryGetGlobal", "name"): lambda _: b"word",
+    ("cuGraphGetNodes", "nodes"): lambda _: None,
+    ("cuLaunchKernelEx", "config"): lambda s: LAUNCH_CONFIG.pack(*[1] * 6, 0, s.stream.value, 0, 0),
+    ("cuPointerGetAttribute", "attribute"): lambda _: 2,  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    ("cuFuncSetAttribute", "attrib"): lambda _: 8,
+    ("cuKernelSetAttribute", "attrib"): lambda _: 8,
+}
+# What has to have happened before; its records do not count, but for COUNTED.
+BEFORE: dict[str, Callable[[Scene], None]] = {
+    **dict.fromkeys(
+        ("cuStreamSynchronize", "cuStreamQuery", "cuCtxSynchronize", "cuCtxSynchronize_v2"),
+        Scene.work,
+    ),
+    **dict.fromkeys(("cuEventElapsedTime", "cuEventElapsedTime_v2"), Scene.record),
+    **dict.fromkeys(("cuEventQuery", "cuEventSynchronize", "cuStreamWaitEvent"), Scene.record),
+    **dict.fromkeys(("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"), Scene.create_context),
+    "cuDevicePrimaryCtxRetain": Scene.forget_context,
+    "cuStreamEndCapture": Scene.begin_capture,
+}
+# They look for the number that their event's record asked for.
+COUNTED = {"cuEventQuery", "cuEventSynchronize"}
+
+
+AFTER: dict[str, Callable[[Scene], Any]] = {
+    "cuStreamBeginCapture_v2": Scene.end_capture,
+    "cuStreamBeginCapture": Scene.end_capture,
+}
+
+
+def argument(scene: Scene, function: str, name: str, kind: str) -> Any:
+    found = SPECIAL.get((function, name)) or BY_NAME.get(name) or BY_TYPE.get(kind)
+    if found:
+        return found(scene)
+    return scene.buffer if kind.endswith("*") else 0
+
+
+def records() -> int:
+    return log.read_bytes().count(b"\n")
+
+
+def settled_records() -> int:
+    """Return the number of records once the worker has read all of them."""
+    out = ctypes.c_size_t()
+    cuda.cuMemGetInfo_v2(ctypes.byref(out), ctypes.byref(out))  # waits for its reply
+    return records()
+
+
+def call(function: str, params: list[list[str]], is_local: bool) -> tuple[int, int]:
+    """Return the call's CUresult and how many records it made."""
+    scene = Scene()
+    start = settled_records()
+    if prepare := BEFORE.get(function):
+        prepare(scene)
+    arguments = [argument(scene, function, name, kind) for name, kind in params]
+    before = start if function in COUNTED else settled_records()
+    code = getattr(cuda, function)(*arguments)
+    deadline_s = time.monotonic() + (0 if is_local else GRACE_S)
+    while records() == before and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    n_records = records() - before
+    if tidy := AFTER.get(function):
+        tidy(scene)
+    return code, n_records
+
+
+def main() -> None:
+    rows = json.load(sys.stdin)
+    results = {}
+    for name in sorted(rows, key=lambda name: (name in LAST, name)):
+        print(name, file=sys.stderr, flush=True)
+        row = rows[name]
+        results[name] = call(name, row["params"], row["class"] == "local")
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
