@@ -8,6 +8,7 @@ ExternalProject_Add(guest
   PREFIX "${CMAKE_BINARY_DIR}/guest_steps"
   CMAKE_ARGS "-DCMAKE_TOOLCHAIN_FILE=${CMAKE_SOURCE_DIR}/cmake/zig.cmake"
              "-DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}" "-DKVGPU_CUDA_ROOT=${KVGPU_CUDA_ROOT}"
+             "-DKVGPU_PROTOCOL_OLDER=${KVGPU_PROTOCOL_OLDER}"
   BUILD_ALWAYS ON  # its own ninja knows what has changed
   BUILD_BYPRODUCTS "${_library}"
   USES_TERMINAL_BUILD ON

@@ -17,8 +17,8 @@ from kvgpu.host.complaints import Complaints
 from kvgpu.host.errors import ProtocolError
 
 PROTOCOL_MAJOR = 0
-PROTOCOL_MINOR = 1
-FEATURES = 0
+PROTOCOL_MINOR = 2
+FEATURES = 2  # REFUSED_CALL records
 # The windows a client may choose from; the C++ form is in protocol/include/kvgpu/layout.h.
 WINDOWS = (0x3000_0000_0000, 0x2000_0000_0000, 0x4000_0000_0000, 0x5000_0000_0000)
 MAX_PAYLOAD_BYTES = 4096

@@ -227,6 +227,12 @@ void run_task(Session& session, const Task& task) {
     if (result != CUDA_SUCCESS && (is_sticky(result) || !task.wants_reply())) {
       log("%s (record at %llu): %s", task.op->name, static_cast<unsigned long long>(task.position),
           error_name(*session.driver, result).c_str());
+      if (!task.wants_reply() && !task.op->may_answer_late(result)) {
+        // The guest's library should have answered this itself: a mistake of ours, not the
+        // program's. The session is poisoned all the same, so nothing reads what was not written.
+        log("BUG: %s may not answer %s late: it is not in its `deferred` list (protocol/api.toml)",
+            task.op->name, error_name(*session.driver, result).c_str());
+      }
       session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
     }
   }

@@ -51,14 +51,24 @@ def check_plain(row: Row) -> None:
 
 
 def opcodes_h(model: Model) -> str:
-    """opcodes.gen.h: one enumerator per record."""
+    """opcodes.gen.h: one enumerator per record, and since which minor version there is one."""
     pairs = [(c.opcode, c.name) for c in model.control]
     pairs += [(r.opcode, r.name) for r in model.rows if r.opcode is not None]
+    names = [name for _, name in sorted(pairs)]
+    newest = max(model.opcode_minors.values())
+    # One that is not recorded yet is new; a test wants it recorded.
+    since = {name: model.opcode_minors.get(name, newest) for name in names}
     lines = "".join(f"  {name} = {opcode},\n" for opcode, name in sorted(pairs))
-    return (
+    text = (
         f"{banner(model)}#pragma once\n\n#include <cstdint>\n\nnamespace kvgpu::wire {{\n\n"
-        f"enum class Op : uint16_t {{\n{lines}}};\n\n}}  // namespace kvgpu::wire\n"
+        f"enum class Op : uint16_t {{\n{lines}}};\n\n"
+        "// The minor version of the protocol that brought the record.\n"
+        "constexpr uint16_t minor_of(Op op) {\n  switch (op) {\n"
     )
+    for minor in range(2, newest + 1):
+        text += "".join(f"    case Op::{name}:\n" for name in names if since[name] == minor)
+        text += f"      return {minor};\n"
+    return text + "    default:\n      return 1;\n  }\n}\n\n}  // namespace kvgpu::wire\n"
 
 
 def plain_calls_h(model: Model) -> str:

@@ -34,32 +34,48 @@ def _handler_names(model: Model) -> list[str]:
     return control + [snake_case(r.name) for r in model.rows if r.opcode is not None]
 
 
+def _deferred(errors: tuple[str, ...]) -> str:
+    """Name the array that holds a list of errors; rows with the same list share it."""
+    words = [error.removeprefix("CUDA_ERROR_") for error in errors]
+    return "_OR_".join(words) or "{}"
+
+
 def ops_cpp(model: Model) -> str:
     """ops.gen.cpp: opcode -> how to run it."""
-    text = f'{banner(model)}#include "ops.h"\n\n#include "generated/handlers.gen.h"\n\n'
+    text = f'{banner(model)}#include "ops.h"\n\n#include <algorithm>\n\n#include "generated/handlers.gen.h"\n\n'
     text += "namespace kvgpu::worker {\n\nnamespace {\n\nstruct Row {\n  wire::Op op;\n  OpInfo info;\n};\n\n"
-    text += "constexpr Row ROWS[] = {\n"
+    lists = {r.deferred for r in model.rows if r.opcode} | {c.deferred for c in model.control}
+    for errors in sorted(lists - {()}):
+        text += f"constexpr CUresult {_deferred(errors)}[] = {{{', '.join(errors)}}};\n"
+    text += "\nconstexpr Row ROWS[] = {\n"
     for record in model.control:
         if record.route == "event":
             continue
+        late = _deferred(record.deferred)
         handler = "nullptr" if record.route == "direct" else f"&{snake_case(record.name)}"
         runs = "true" if record.name in ("ACK_ERROR", "HELLO", "HOST_SYNC") else "false"
         text += (
             f'    {{wire::Op::{record.name}, {{"{record.name}", Route::{record.route.upper()}, {runs}, '
-            f"{handler}}}}},\n"
+            f"{handler}, {late}}}}},\n"
         )
     for row in model.rows:
         if row.opcode is not None:
             runs = "true" if row.runs_poisoned else "false"
+            late = _deferred(row.deferred)
             text += (
                 f'    {{wire::Op::{row.name}, {{"{row.name}", Route::{row.route.upper()}, {runs}, '
-                f"&{snake_case(row.name)}}}}},\n"
+                f"&{snake_case(row.name)}, {late}}}}},\n"
             )
+    text += "};\n\nconstexpr const char* ENTRY_POINTS[] = {\n"
+    text += "".join(f'    "{name}",\n' for name in sorted(model.exported))
     return (
         text + "};\n\n}  // namespace\n\nconst OpInfo* find_op(uint16_t opcode) {\n"
         "  static const auto table = [] {\n    std::array<const OpInfo*, MAX_OPCODE + 1> t{};\n"
         "    for (const Row& row : ROWS) t[static_cast<uint16_t>(row.op)] = &row.info;\n"
         "    return t;\n  }();\n  return opcode <= MAX_OPCODE ? table[opcode] : nullptr;\n}\n\n"
+        "const char* find_entry_point(std::string_view name) {\n"
+        "  const auto found = std::lower_bound(std::begin(ENTRY_POINTS), std::end(ENTRY_POINTS), name);\n"
+        "  return found != std::end(ENTRY_POINTS) && *found == name ? *found : nullptr;\n}\n\n"
         "}  // namespace kvgpu::worker\n"
     )
 

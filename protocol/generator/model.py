@@ -51,6 +51,7 @@ class ControlRecord:
     name: str
     opcode: int
     route: str
+    deferred: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Model:
     """Everything the emitters need."""
 
     api: Api
+    opcode_minors: dict[str, int]  # records by name
     exported: list[str]
     functions: dict[str, Function]
     # (base name, version, "" | "_ptsz" | "_ptds") from the PFN_ typedefs
@@ -143,6 +145,10 @@ class Model:
             raise GeneratorError(f"api.toml has rows for {invented}, which no driver has")
         if unserved := sorted(set(self.by_name) - set(self.exported)):
             raise GeneratorError(f"api.toml serves names the driver does not export: {unserved}")
+        late = {error for row in self.rows for error in row.deferred}
+        late |= {error for record in self.control for error in record.deferred}
+        if unknown := sorted(late - {name for name, _ in self.errors}):
+            raise GeneratorError(f"api.toml: cuda.h has no {unknown}")
         for name, base in self.api.twins.items():
             if name not in (f"{base}_ptsz", f"{base}_ptds"):
                 raise GeneratorError(f"api.toml [twins]: {name} is no twin of {base}")
@@ -186,7 +192,9 @@ def read_api(path: Path, functions: dict[str, Function]) -> Api:
     if list(families) != sorted(families):
         raise GeneratorError("api.toml [refused] is not sorted")
     control = [
-        ControlRecord(name, int(entry["opcode"]), str(entry["route"]))
+        ControlRecord(
+            name, int(entry["opcode"]), str(entry["route"]), tuple(entry.get("deferred", ()))
+        )
         for name, entry in data.pop("control").items()
     ]
     rows = [_row(name, entry, functions) for name, entry in data.items()]
@@ -205,8 +213,10 @@ def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) ->
     cls = str(entry["class"])
     if cls not in CLASSES:
         raise GeneratorError(f"api.toml [{name}]: class {cls!r} is none of {sorted(CLASSES)}")
-    if cls == "async" and "deferred" not in entry and entry.get("stream") != "default":
-        raise GeneratorError(f"api.toml [{name}]: an async row lists its deferred errors")
+    late = cls == "async" and entry.get("stream") != "default"
+    late = late or (cls in ("bulk", "callback") and "opcode" in entry)
+    if late and "deferred" not in entry:
+        raise GeneratorError(f"api.toml [{name}]: what is not waited for lists its deferred errors")
     stream = entry.get("stream")
     if stream not in (None, "default") and stream not in [p.name for p in function.params]:
         raise GeneratorError(f"api.toml [{name}]: no parameter {stream!r}")

@@ -46,12 +46,25 @@ def load(root: Path, include: Path) -> Model:
     functions = _functions(unit)
     api = read_api(root / "protocol/api.toml", functions)
     exported = (root / "tests/data/names-cuda13.txt").read_text().split()
+    opcode_minors = _opcode_minors((root / "tests/data/opcodes.tsv").read_text())
     typedefs: list[tuple[str, int, str]] = []
     for name in TYPEDEF_HEADERS:
         found = _TYPEDEF.findall((include / name).read_text())
         typedefs += [(base, int(version), suffix) for base, version, suffix in found]
     errors = _errors(unit)
-    return Model(api, exported, functions, sorted(set(typedefs)), errors, digest)
+    return Model(api, opcode_minors, exported, functions, sorted(set(typedefs)), errors, digest)
+
+
+def _opcode_minors(recorded: str) -> dict[str, int]:
+    """Map each record's name to the minor version of the protocol that brought it."""
+    minors = {}
+    minor = 1
+    for line in recorded.splitlines():
+        if line.startswith("# protocol 0."):
+            minor = int(line.removeprefix("# protocol 0."))
+        else:
+            minors[line.split("\t")[1]] = minor
+    return minors
 
 
 def _parse_cuda_h(include: Path) -> cindex.TranslationUnit:

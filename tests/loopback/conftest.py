@@ -13,3 +13,5 @@ from framework.loopback import Loopback, loopback
 def host() -> Iterator[Loopback]:
     with loopback() as running:
         yield running
+        # No record may answer late what `deferred` of protocol/api.toml does not list.
+        assert "BUG:" not in running.logs(), running.logs()

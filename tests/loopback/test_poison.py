@@ -6,16 +6,14 @@ from __future__ import annotations
 import pytest
 from framework.loopback import LOOPBACK, case_filter, loopback
 
-OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
+OUT_OF_MEMORY, ILLEGAL_STATE, LAUNCH_FAILED = 2, 401, 719
+LISTED_CASE = "poison: nothing after the failed record runs until the error has been returned, once"
 
 
 @pytest.mark.parametrize(
     ("case", "error"),
     [
-        (
-            "poison: nothing after the failed record runs until the error has been returned, once",
-            OUT_OF_MEMORY,
-        ),
+        (LISTED_CASE, OUT_OF_MEMORY),
         ("poison: a copy back never brings stale data with success", OUT_OF_MEMORY),
         (
             "poison: who waits for a number behind the failure gets the error, too",
@@ -31,3 +29,19 @@ def test_poison(case: str, error: int) -> None:
     with loopback(driver=driver, jail=False, KVGPU_FAULT=fault) as host:
         output = host.check(LOOPBACK / "poison_cases", case_filter(case))
         assert "1 passed" in output
+
+
+@pytest.mark.parametrize(
+    ("case", "error", "is_bug"),
+    [
+        (LISTED_CASE, OUT_OF_MEMORY, False),
+        ("deferred: an error that no list has poisons as any other does", ILLEGAL_STATE, True),
+        ("sticky: after a corrupted context every call returns its error", LAUNCH_FAILED, False),
+    ],
+)
+def test_deferred_lists_are_enforced(case: str, error: int, is_bug: bool) -> None:
+    """The worker says BUG where a record answers late what api.toml does not list, and poisons."""
+    driver = str(LOOPBACK / "libfault_driver.so")
+    with loopback(driver=driver, jail=False, KVGPU_FAULT=f"cuLaunchKernel:2:{error}") as host:
+        host.check(LOOPBACK / "poison_cases", case_filter(case))
+        assert ("BUG: cuLaunchKernel may not answer" in host.logs()) == is_bug, host.logs()

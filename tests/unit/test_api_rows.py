@@ -34,7 +34,7 @@ def load_changed(tmp_path: Path, old: str, new: str) -> Model:
     for folder in ("protocol", "tests/data"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "protocol/api.toml").write_text(text.replace(old, new, 1))
-    for name in ("protocol/inputs.lock", "tests/data/names-cuda13.txt"):
+    for name in ("protocol/inputs.lock", "tests/data/names-cuda13.txt", "tests/data/opcodes.tsv"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     return load(tmp_path, headers())
 
@@ -78,6 +78,8 @@ def test_no_entry_point_is_both_served_and_refused(model: Model) -> None:
         ('[cuStreamQuery]\nclass = "completion"\nstream = "hStream"', "[cuStreamQuery]\n"
          'class = "completion"', "needs its `stream`"),
         ("[cuInit]\n", "[cuInit]\nopcode = 32\n", "opcode 32"),
+        ('deferred = ["CUDA_ERROR_OUT_OF_MEMORY"]', 'deferred = ["ENOMEM"]', "cuda.h has no"),
+        ('deferred = ["CUDA_ERROR_OUT_OF_MEMORY"]\n', "", "lists its deferred errors"),
     ],
 )  # fmt: skip
 def test_generator_refuses(tmp_path: Path, old: str, new: str, message: str) -> None:

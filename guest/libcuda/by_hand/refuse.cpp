@@ -7,11 +7,27 @@
 
 #include "cuda_api.h"
 #include "log.h"
+#include "session.h"
 
 namespace kvgpu::guest {
 
+namespace {
+
+// At the program's end: what it missed, and how often.
+__attribute__((destructor)) void log_counts() {
+  std::string counts;
+  for (int i = 0; i < N_REFUSED_NAMES; ++i) {
+    const uint64_t n = refused_calls[i].load(std::memory_order_relaxed);
+    if (n != 0) counts += " " + std::string(REFUSED_NAMES[i].name) + "=" + std::to_string(n);
+  }
+  if (!counts.empty()) log(Level::DEBUG, "refused calls:%s", counts.c_str());
+}
+
+}  // namespace
+
 int refuse(int index) {
   if (refused_calls[index].fetch_add(1, std::memory_order_relaxed) == 0) {
+    Session::get().report_refused(REFUSED_NAMES[index].name);
     log(Level::WARNING, "%s is refused (CUDA_ERROR_NOT_SUPPORTED): %s", REFUSED_NAMES[index].name,
         REFUSED_NAMES[index].why);
   }

@@ -287,4 +287,21 @@ CUresult Session::wait(uint32_t word, uint64_t number) {
   }
 }
 
+void Session::report_refused(const char* entry_point) {
+  if (!is_open() || (features_ & control::FEATURE_REFUSED_CALLS) == 0) return;
+  wire::RefusedCall body{};
+  std::strncpy(body.name, entry_point, sizeof body.name - 1);
+  (void)send(wire::Op::REFUSED_CALL, 0, part(body));
+}
+
+CUresult Session::too_new(wire::Op op) {
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true)) {
+    log(Level::WARNING,
+        "record %u needs protocol 0.%u, which host or guest does not have: upgrade kvgpu on both",
+        static_cast<unsigned>(op), wire::minor_of(op));
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 }  // namespace kvgpu::guest

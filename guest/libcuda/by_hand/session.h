@@ -62,6 +62,7 @@ class Session {
   // Fire and forget.
   template <typename... Parts>
   CUresult send(wire::Op op, int device, Parts... parts) {
+    if (!speaks(op)) return too_new(op);
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
     header.flags = wire::NOREPLY;
@@ -71,6 +72,7 @@ class Session {
   // Waits for the reply.
   template <typename... Parts>
   CUresult call(wire::Op op, int device, ReplyBuffer* out, Parts... parts) {
+    if (!speaks(op)) return too_new(op);
     Pending pending{out};
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
@@ -80,6 +82,9 @@ class Session {
     return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending)
                                   : abandon(header.call_id, result);
   }
+
+  // Tells the session's log on the host what this program misses; nothing where the host is older.
+  void report_refused(const char* entry_point);
 
   // ---- progress (docs/architecture.md, "Completion")
   uint32_t allocate_word(uint64_t* first_number);  // N_PROGRESS_WORDS: none free
@@ -133,6 +138,10 @@ class Session {
     uint64_t from, to;
     CUresult error;
   };
+
+  // Has the host this record? An older one may not.
+  bool speaks(wire::Op op) const { return wire::minor_of(op) == 1 || wire::minor_of(op) <= minor_; }
+  static CUresult too_new(wire::Op op);
 
   CUresult connect();
   CUresult greet();
@@ -191,6 +200,8 @@ class Session {
   bool progress_by_records_ = false;
   std::vector<DeviceState> devices_;
   int driver_version_ = 0;
+  uint16_t minor_ = 1;  // of the protocol, that both sides speak
+  uint32_t features_ = 0;
 
   std::mutex command_mutex_;
   Producer commands_;

@@ -20,6 +20,18 @@
 
 namespace kvgpu::guest {
 
+namespace {
+
+CUresult other_major(uint16_t hosts) {
+  log(Level::WARNING,
+      "the host speaks protocol %u.x, this guest's libcuda %u.x: upgrade the %s package", hosts,
+      control::PROTOCOL_MAJOR,
+      hosts > control::PROTOCOL_MAJOR ? "guest's kvgpu-guest" : "host's kvgpu-host");
+  return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+}
+
+}  // namespace
+
 void Session::fork_child() {
   Session& session = get();
   session.forked_.store(true, std::memory_order_relaxed);
@@ -107,6 +119,12 @@ CUresult Session::connect() {
   if (header.type != static_cast<uint16_t>(control::Type::OPENED)) {
     return refused(buffer, static_cast<size_t>(n));
   }
+  // Before anything else of it is believed.
+  uint16_t major = 0;
+  if (n >= static_cast<ssize_t>(sizeof header + sizeof major)) {
+    std::memcpy(&major, buffer + sizeof header, sizeof major);
+    if (major != control::PROTOCOL_MAJOR) return other_major(major);
+  }
   control::Opened opened{};
   if (n < static_cast<ssize_t>(sizeof header + sizeof opened)) return CUDA_ERROR_NO_DEVICE;
   std::memcpy(&opened, buffer + sizeof header, sizeof opened);
@@ -133,12 +151,6 @@ CUresult Session::refused(const char* frame, size_t len_bytes) {
 
 CUresult Session::map(const control::Opened& opened) {
   session_id_ = opened.session;
-  if (opened.major != control::PROTOCOL_MAJOR) {
-    log(Level::WARNING, "the host speaks protocol %u, this guest %u: upgrade the %s package",
-        opened.major, control::PROTOCOL_MAJOR,
-        opened.major > control::PROTOCOL_MAJOR ? "kvgpu-guest" : "kvgpu-host");
-    return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-  }
   if (!map_region(region_fd_, opened.block_offset, BLOCK_BYTES)) {
     log(Level::WARNING, "cannot map the session's memory: %s", strerror(errno));
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -171,6 +183,11 @@ CUresult Session::greet() {
   if (out.len_bytes < sizeof reply + reply.n_devices * sizeof(wire::DeviceInfo)) {
     return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   }
+  if (reply.version >> 16 != control::PROTOCOL_MAJOR) {
+    return other_major(static_cast<uint16_t>(reply.version >> 16));
+  }
+  minor_ = std::min(static_cast<uint16_t>(reply.version), control::PROTOCOL_MINOR);
+  features_ = reply.features & control::FEATURES;
   driver_version_ = std::min(reply.driver_version, static_cast<int>(CUDA_VERSION));
   devices_.resize(reply.n_devices);
   for (uint32_t i = 0; i < reply.n_devices; ++i) {

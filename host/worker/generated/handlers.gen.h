@@ -15,6 +15,7 @@ CUresult host_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult kernel_info(Session& session, const Task& task, ReplyWriter& reply);
+CUresult refused_call(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_get_limit(Session& session, const Task& task, ReplyWriter& reply);

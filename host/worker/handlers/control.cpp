@@ -2,22 +2,47 @@
 // Records that belong to no entry point.
 #include "control.h"
 
+#include <mutex>
+#include <set>
+
 #include "generated/handlers.gen.h"
 #include "inventory.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/control.h"
+#include "log.h"
+#include "ops.h"
 
 namespace kvgpu::worker {
 
 CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
   wire::Hello body;
   if (!task.read(&body)) session.violation(task);
+  if (body.version >> 16 != control::PROTOCOL_MAJOR) return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  log("the guest's library speaks protocol %u.%u, features 0x%x", body.version >> 16,
+      body.version & 0xffff, body.features);
   std::vector<wire::DeviceInfo> devices;
   if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
   int driver_version = 0;
   if (const CUresult bad = session.driver->cuDriverGetVersion(&driver_version)) return bad;
-  reply.put(wire::HelloReply{session.host_page->version, control::FEATURES, driver_version,
+  const uint32_t version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
+  reply.put(wire::HelloReply{version, control::FEATURES & body.features, driver_version,
                              static_cast<uint32_t>(devices.size())});
   for (const wire::DeviceInfo& device : devices) reply.put(device);
+  return CUDA_SUCCESS;
+}
+
+// For whoever looks at the session's log: what a program misses. Only names of entry points get
+// there, each once, so a guest can neither write what it likes nor fill the log.
+CUresult refused_call(Session& session, const Task& task, ReplyWriter&) {
+  wire::RefusedCall body;
+  if (!task.read(&body)) session.violation(task);
+  body.name[sizeof body.name - 1] = '\0';
+  if (const char* name = find_entry_point(body.name)) {
+    static std::mutex mutex;
+    static std::set<const char*> told;
+    const std::lock_guard lock(mutex);
+    if (told.insert(name).second) log("the program calls %s, which is not served", name);
+  }
   return CUDA_SUCCESS;
 }
 

@@ -8,10 +8,17 @@
 namespace kvgpu::control {
 
 inline constexpr uint16_t PROTOCOL_MAJOR = 0;
-inline constexpr uint16_t PROTOCOL_MINOR = 1;
-inline constexpr uint32_t FEATURES = 0;
 // In the host page only: progress comes as PROGRESS records, not as words written by the GPU.
 inline constexpr uint32_t FEATURE_PROGRESS_RECORDS = 1;
+// The host takes REFUSED_CALL records.
+inline constexpr uint32_t FEATURE_REFUSED_CALLS = 2;
+#ifdef KVGPU_PROTOCOL_OLDER  // what the version before this one had
+inline constexpr uint16_t PROTOCOL_MINOR = 1;
+inline constexpr uint32_t FEATURES = 0;
+#else
+inline constexpr uint16_t PROTOCOL_MINOR = 2;
+inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS;
+#endif
 
 inline constexpr uint32_t FRAME_MAGIC = 0x4347564b;  // "KVGC"
 inline constexpr uint32_t MAX_PAYLOAD_BYTES = 4096;

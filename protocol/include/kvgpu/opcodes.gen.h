@@ -17,6 +17,7 @@ enum class Op : uint16_t {
   STREAM_SYNC = 8,
   EVENT_SYNC = 9,
   KERNEL_INFO = 10,
+  REFUSED_CALL = 11,
   REPLY = 16,
   CALLBACK = 17,
   PROGRESS = 18,
@@ -76,5 +77,23 @@ enum class Op : uint16_t {
   cuCtxSetSharedMemConfig = 266,
   cuCtxResetPersistingL2Cache = 267,
 };
+
+// The minor version of the protocol that brought the record.
+constexpr uint16_t minor_of(Op op) {
+  switch (op) {
+    case Op::REFUSED_CALL:
+    case Op::cuCtxCreate_v2:
+    case Op::cuCtxDestroy_v2:
+    case Op::cuCtxSetFlags:
+    case Op::cuCtxGetCacheConfig:
+    case Op::cuCtxSetCacheConfig:
+    case Op::cuCtxGetSharedMemConfig:
+    case Op::cuCtxSetSharedMemConfig:
+    case Op::cuCtxResetPersistingL2Cache:
+      return 2;
+    default:
+      return 1;
+  }
+}
 
 }  // namespace kvgpu::wire

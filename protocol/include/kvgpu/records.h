@@ -92,6 +92,11 @@ struct Hello {
   uint32_t features;
 };
 
+// An entry point that the program called and that is not served; NUL-terminated.
+struct RefusedCall {
+  char name[64];
+};
+
 struct AckError {
   uint64_t epoch;
 };

@@ -38,6 +38,16 @@ TEST_CASE("poison: nothing after the failed record runs until the error has been
   CHECK(data.read()[0] == 2);
 }
 
+TEST_CASE("deferred: an error that no list has poisons as any other does") {
+  const Gpu gpu;
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const Ints data(1);
+  CHECK(launch_until_error(gpu, data, stream, CUDA_ERROR_ILLEGAL_STATE) >= 2);
+  CU(cuStreamSynchronize(stream));
+  CHECK(data.read()[0] == 1);
+}
+
 TEST_CASE("poison: a copy back never brings stale data with success") {
   const Gpu gpu;
   const Ints data(1);

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guest and host of different releases: an older minor version works, another major is refused."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from framework.loopback import BUILD, PROGRAMS, Loopback, loopback
+
+from kvgpu.host import control_frames as cf
+from kvgpu.host.control_frames import Frame
+
+OLDER_LIBRARY = BUILD / "guest/libcuda/older"
+ROOT = Path(__file__).resolve().parents[2]
+
+REFUSED_TWICE = (
+    "import ctypes\n"
+    "cuda = ctypes.CDLL('libcuda.so.1')\n"
+    "assert cuda.cuInit(0) == 0\n"
+    "assert [cuda.cuTexRefCreate(None) for _ in range(3)] == [801] * 3\n"
+    "n = ctypes.c_int()\n"
+    "assert cuda.cuDeviceGetCount(ctypes.byref(n)) == 0 and n.value == 1\n"
+)
+
+
+@pytest.fixture(scope="module")
+def older_guest() -> Iterator[Loopback]:
+    """A host of this release, and programs with the library of the one before."""
+    with loopback(KVGPU_LIBCUDA_DIR=str(OLDER_LIBRARY)) as running:
+        yield running
+
+
+def minor_of_newest_opcode() -> int:
+    recorded = (ROOT / "tests/data/opcodes.tsv").read_text().splitlines()
+    return max(int(line.split(".")[1]) for line in recorded if line.startswith("# protocol 0."))
+
+
+def test_older_guest_lacks_the_newest_opcode_and_feature(older_guest: Loopback) -> None:
+    """Else the tests of older guests would prove nothing."""
+    assert minor_of_newest_opcode() == cf.PROTOCOL_MINOR
+    older_guest.check(sys.executable, "-c", REFUSED_TWICE)
+    log = older_guest.logs()
+    assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features 0x0" in log
+    assert "cuTexRefCreate" not in log  # the record that says so is the newest
+
+
+def test_guest_of_this_release_has_the_newest_opcode_and_feature(host: Loopback) -> None:
+    host.check(sys.executable, "-c", REFUSED_TWICE)
+    log = host.logs()
+    assert f"speaks protocol 0.{cf.PROTOCOL_MINOR}, features {cf.FEATURES:#x}" in log
+    assert log.count("the program calls cuTexRefCreate, which is not served") == 1
+
+
+@pytest.mark.parametrize("program", ["demo", "hostfunc", "capture"])
+def test_older_guest_works_against_this_host(older_guest: Loopback, program: str) -> None:
+    older_guest.check(PROGRAMS / program)
+
+
+def run_against(answer: bytes, fds: list[int]) -> subprocess.CompletedProcess[str]:
+    """Run cuInit against a host that answers the library's OPEN with these bytes."""
+    path = f"/tmp/kvgpu-versions-{os.getpid()}.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(8192)
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+            connection.sendmsg([answer], [rights] if fds else [])
+            connection.recv(8192)  # the library hangs up
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"],
+            env={"LD_LIBRARY_PATH": str(BUILD / "guest/libcuda"), "KVGPU_SOCKET": path},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    finally:
+        thread.join()
+        listener.close()
+        os.unlink(path)
+
+
+def test_host_of_another_major_is_refused_by_the_library() -> None:
+    opened = cf.Opened(cf.PROTOCOL_MAJOR + 7, 0, 0, 1, 0, 0, 16 << 20, 256 << 20)
+    done = run_against(Frame(opened, 1).encode(), [])
+    assert done.stdout.strip() == "803"
+    assert "the host speaks protocol 7.x" in done.stderr
+    assert "upgrade the guest's kvgpu-guest package" in done.stderr
+
+
+def test_library_of_another_major_is_refused_by_the_host(host: Loopback) -> None:
+    """Every side that could be the older one is told so: here the host."""
+    script = (
+        "import os, socket\n"
+        "from kvgpu.host import control_frames as cf\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "s.connect(os.environ['KVGPU_SOCKET'])\n"
+        "open = cf.Open(cf.PROTOCOL_MAJOR + 1, 0, 0, cf.WINDOWS[0], 1, 2, b'newer')\n"
+        "s.send(cf.Frame(open, 5).encode())\n"
+        "print(cf.decode(s.recv(8192)).body)\n"
+    )
+    said = host.check(sys.executable, "-c", script)
+    assert said.startswith("Refused(cuda_error=803")
+    assert "upgrade the host's kvgpu package" in said
