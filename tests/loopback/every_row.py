@@ -7,6 +7,7 @@ file to which the worker adds a line per record. Prints JSON: {name: [code, reco
 """
 
 import ctypes
+import faulthandler
 import json
 import os
 import struct
@@ -212,6 +213,7 @@ def call(function: str, params: list[list[str]], is_local: bool) -> tuple[int, i
 
 
 def main() -> None:
+    faulthandler.enable()
     rows = json.load(sys.stdin)
     results = {}
     for name in sorted(rows, key=lambda name: (name in LAST, name)):
