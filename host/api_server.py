@@ -12,11 +12,11 @@ import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvgpu.host import cuda_errors
 from kvgpu.host.errors import DaemonError, KvgpuError
-from kvgpu.host.local_clients import LocalRun
+from kvgpu.host.local_runs import LocalRuns
 from kvgpu.host.messages import (
     MAX_LINE_BYTES,
     HookRequest,
@@ -39,6 +39,13 @@ _UCRED = struct.Struct("3i")
 API_GROUP = "kvgpu"  # may use kvgpud without being root
 
 
+class Peer(NamedTuple):
+    """Who asks."""
+
+    pid: int
+    uid: int
+
+
 class ApiServer:
     """Answers one request per line; a run ends with the connection it was asked for on."""
 
@@ -47,22 +54,19 @@ class ApiServer:
         runtime_dir: Path,
         broker: SessionBroker,
         vms: VmRegistry,
+        runs: LocalRuns,
         get_status: Callable[[], Awaitable[HostStatus]],
     ) -> None:
         self.path = runtime_dir / "kvgpud.sock"
-        self._run_dir = runtime_dir / "run"
         self._broker = broker
         self._vms = vms
+        self._runs = runs
         self._get_status = get_status
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._n_runs = 0
+        self._ends_runs = True
 
     async def start(self) -> None:
-        self._run_dir.mkdir(exist_ok=True)
-        self._run_dir.chmod(0o711)
-        for left_over in self._run_dir.glob("*.sock"):
-            left_over.unlink()
         self.path.unlink(missing_ok=True)
         old_umask = os.umask(0o117)
         try:
@@ -76,8 +80,9 @@ class ApiServer:
         except (KeyError, PermissionError):
             _log.info("%s: for this user only (no group %s)", self.path, API_GROUP)
 
-    async def close(self) -> None:
-        """Stop listening, end all runs."""
+    async def close(self, *, end_runs: bool) -> None:
+        """Stop listening; end the runs that were asked for, or leave them."""
+        self._ends_runs = end_runs
         if self._server:
             self._server.close()
         self.path.unlink(missing_ok=True)
@@ -91,10 +96,11 @@ class ApiServer:
         task = asyncio.current_task()
         assert task
         self._connections.add(task)
-        runs: list[LocalRun] = []
+        runs: list[int] = []
+        peer = _peer(writer)
         try:
             while line := await reader.readline():
-                writer.write(await self._answer(line, _peer_uid(writer), runs))
+                writer.write(await self._answer(line, peer, runs))
                 await writer.drain()
         except (OSError, ValueError) as error:  # ValueError: a line above MAX_LINE_BYTES
             _log.info("API connection: %s", error)
@@ -102,22 +108,22 @@ class ApiServer:
             pass  # kvgpud ends; what follows must still be done
         finally:
             writer.close()
-            for run in runs:
-                await run.close()
+            for run in runs if self._ends_runs else ():
+                await self._runs.end(run)
             self._connections.discard(task)
 
-    async def _answer(self, line: bytes, uid: int, runs: list[LocalRun]) -> bytes:
+    async def _answer(self, line: bytes, peer: Peer, runs: list[int]) -> bytes:
         try:
-            return encode_reply(await self._act(decode_request(line), uid, runs))
+            return encode_reply(await self._act(decode_request(line), peer, runs))
         except KvgpuError as error:
             return encode_error(error.message, error.hint)
         except OSError as error:
             return encode_error(str(error), "see kvgpud's log")
 
-    async def _act(self, request: Request, uid: int, runs: list[LocalRun]) -> dict[str, Any]:
+    async def _act(self, request: Request, peer: Peer, runs: list[int]) -> dict[str, Any]:
         match request:
             case HookRequest(operation=operation, domain_xml=domain_xml):
-                _require_owner(uid)
+                _require_owner(peer.uid)
                 await self._vms.handle(operation, domain_xml)
                 return {}
             case HostStatusRequest():
@@ -126,16 +132,14 @@ class ApiServer:
                 infos = [asdict(s.info()) for s in self._broker.sessions.values()]
                 return {"sessions": infos}
             case SessionKillRequest(session=number):
-                _require_owner(uid)
+                _require_owner(peer.uid)
                 return await self._kill(number)
             case VmListRequest():
                 return {"vms": [asdict(vm.info()) for vm in self._vms.vms.values()]}
             case RunRequest(pinned_bytes=pinned_bytes):
-                self._n_runs += 1
-                path = self._run_dir / f"{self._n_runs}.sock"
-                run = LocalRun(self._broker, path, uid, pinned_bytes)
-                runs.append(run)
-                return {"socket": str(run.path)}
+                number, path = self._runs.begin(peer.pid, peer.uid, pinned_bytes)
+                runs.append(number)
+                return {"socket": str(path)}
 
     async def _kill(self, number: int) -> dict[str, Any]:
         session = self._broker.sessions.get(number)
@@ -146,11 +150,11 @@ class ApiServer:
         return {}
 
 
-def _peer_uid(writer: asyncio.StreamWriter) -> int:
+def _peer(writer: asyncio.StreamWriter) -> Peer:
     sock: socket.socket = writer.get_extra_info("socket")
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    uid: int = _UCRED.unpack(credentials)[1]
-    return uid
+    pid, uid, _ = _UCRED.unpack(credentials)
+    return Peer(pid, uid)
 
 
 def _require_owner(uid: int) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ from rich.table import Table
 from kvgpu.host import check as host_check
 from kvgpu.host import paths, run_command
 from kvgpu.host.client import ApiClient
-from kvgpu.host.errors import ConfigError, KvgpuError
+from kvgpu.host.errors import ConfigError, DaemonError, KvgpuError
 from kvgpu.host.messages import (
     HostStatusRequest,
     Request,
@@ -130,9 +131,20 @@ def session_show(session: int, runtime_dir: _RuntimeDir = paths.RUNTIME_DIR) -> 
 
 
 @session_app.command("kill")
-def session_kill(session: int, runtime_dir: _RuntimeDir = paths.RUNTIME_DIR) -> None:
+def session_kill(
+    session: Annotated[int | None, typer.Argument(help="Its number.")] = None,
+    runtime_dir: _RuntimeDir = paths.RUNTIME_DIR,
+    every: Annotated[bool, typer.Option("--all", help="All sessions of this host.")] = False,
+) -> None:
     """End a session; its process gets CUDA_ERROR_NOT_PERMITTED."""
-    _ask(runtime_dir, SessionKillRequest(session))
+    if every == (session is not None):
+        raise ConfigError("which session?", hint="give its number, or --all")
+    if session is not None:
+        _ask(runtime_dir, SessionKillRequest(session))
+        return
+    for info in _ask(runtime_dir, SessionListRequest())["sessions"]:
+        with contextlib.suppress(DaemonError):  # it has ended meanwhile
+            _ask(runtime_dir, SessionKillRequest(info["session"]))
 
 
 @vm_app.command("list")

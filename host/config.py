@@ -28,6 +28,7 @@ class HostConfig(BaseModel):
     allow_hmm: bool = False  # serve VMs though a GPU can read all of a worker's memory
     inventory_timeout_s: float = Field(default=30.0, gt=0)
     ready_timeout_s: float = Field(default=30.0, gt=0)
+    keep_sessions_s: int = Field(default=600, ge=0)  # how long they go on while kvgpud is away
     grace_s: float = Field(default=1.0, ge=0)  # between asking a worker to end and killing it
 
 

@@ -192,11 +192,41 @@ class Failed(Failure):
     TYPE: ClassVar[int] = 20
 
 
+@dataclass(frozen=True, slots=True)
+class End(Body):
+    TYPE: ClassVar[int] = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Body):
+    TYPE: ClassVar[int] = 22
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHI")
+    major: int
+    minor: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions(Body):
+    """Session numbers up to the end of the payload."""
+
+    TYPE: ClassVar[int] = 23
+    numbers: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        return struct.pack(f"<{len(self.numbers)}I", *self.numbers)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Body:
+        n_numbers = len(payload) // 4
+        return cls(struct.unpack_from(f"<{n_numbers}I", payload))
+
+
 BODIES: dict[int, type[Body]] = {
     body.TYPE: body
     for body in (
         *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong, Query, Facts),
-        *(Ready, ExtentAlloc, Extent, ExtentFree, Failed),
+        *(Ready, ExtentAlloc, Extent, ExtentFree, Failed, End, Resumed, Sessions),
     )
 }
 

@@ -20,7 +20,10 @@ from kvgpu.host.api_server import ApiServer
 from kvgpu.host.config import HostConfig, load_config, worker_ids
 from kvgpu.host.errors import ConfigError, KvgpuError
 from kvgpu.host.inventory import Driver, choose_driver
+from kvgpu.host.local_runs import LocalRuns
 from kvgpu.host.messages import HostStatus
+from kvgpu.host.orphans import find_orphans
+from kvgpu.host.session_store import SessionStore
 from kvgpu.host.sessions import SessionBroker, WorkerSettings
 from kvgpu.host.vms import VmRegistry
 
@@ -38,28 +41,41 @@ class Daemon:
             choose_driver(config.driver, worker, config.inventory_timeout_s)
         )
         self._driver_task.add_done_callback(_log_driver)
+        self._store = SessionStore(runtime_dir / "sessions", config.keep_sessions_s)
+        # What a stop does; a kill leaves the sessions in any case.
+        self.ends_sessions = config.keep_sessions_s == 0
         settings = WorkerSettings(
             binary=worker,
             log_dir=config.log_dir or runtime_dir / "log",
             ids=worker_ids(config),
             ready_timeout_s=config.ready_timeout_s,
             grace_s=config.grace_s,
+            store=self._store,
         )
         self._broker = SessionBroker(settings, self._driver)
         self._vms = VmRegistry(runtime_dir, config, self._broker, self._driver)
-        self._api = ApiServer(runtime_dir, self._broker, self._vms, self._status)
+        self._runs = LocalRuns(runtime_dir / "run", self._broker, keep=config.keep_sessions_s > 0)
+        self._api = ApiServer(runtime_dir, self._broker, self._vms, self._runs, self._status)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then end what runs: API and runs first, VMs' channels last."""
-        self._vms.adopt_known()
+        """Serve until `stop`, then let go of all, or end it: API and runs first, VMs last."""
+        orphans = await find_orphans(self._store)
+        self._vms.adopt_known(orphans)
+        self._runs.adopt_known(orphans)
+        orphans.abandon_rest(self._store)
         await self._api.start()
         _notify("READY=1")
         _log.info("listening on %s", self._api.path)
         await stop.wait()
         _notify("STOPPING=1")
-        await self._api.close()
-        await self._vms.close()
-        await self._broker.end(list(self._broker.sessions.values()))
+        await self._api.close(end_runs=self.ends_sessions)
+        await self._runs.close(end_sessions=self.ends_sessions)
+        await self._vms.close(end_sessions=self.ends_sessions)
+        if self.ends_sessions:
+            await self._broker.end(list(self._broker.sessions.values()))
+        else:
+            _log.info("%d session(s) go on without kvgpud", len(self._broker.sessions))
+            self._broker.leave()
         self._driver_task.cancel()
         await asyncio.wait([self._driver_task])
 
@@ -112,11 +128,17 @@ def _stop_at_end_of_input(stop: asyncio.Event) -> None:
 async def _serve(config: HostConfig, runtime_dir: Path, until_eof: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    daemon = Daemon(config, runtime_dir)
+
+    def end_all() -> None:
+        daemon.ends_sessions = True
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, end_all)
     if until_eof:
         loop.add_reader(0, _stop_at_end_of_input, stop)
-    await Daemon(config, runtime_dir).run(stop)
+    await daemon.run(stop)
 
 
 def _raise_descriptor_limit() -> None:
@@ -141,7 +163,9 @@ def _check_not_running(runtime_dir: Path) -> None:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="kvgpud", description="Serve the VMs and programs of this host until SIGTERM."
+        prog="kvgpud",
+        description="Serve the VMs and programs of this host. SIGTERM stops kvgpud alone, "
+        "sessions go on until the next one takes them up; SIGINT ends them, too.",
     )
     parser.add_argument("--version", action="version", version=f"kvgpud {kvgpu.__version__}")
     parser.add_argument(
@@ -173,6 +197,8 @@ def main() -> None:
     try:
         changes = {"driver": arguments.driver, "jail": arguments.jail}
         given = {name: value for name, value in changes.items() if value is not None}
+        if arguments.until_eof:  # nobody would come after it
+            given["keep_sessions_s"] = 0
         config = load_config(arguments.config).model_copy(update=given)
         _check_not_running(arguments.runtime_dir)
         _raise_descriptor_limit()

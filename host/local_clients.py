@@ -3,7 +3,8 @@
 connection.
 
 Trusts SO_PEERCRED, nothing a client says. The end of a connection or of its process closes the
-session.
+session. A session that was taken up from an earlier kvgpud has no connection any more: its process
+alone is watched.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 from kvgpu.host.control_frames import Frame, Kick, Open, Ping, Pong, Query, Refused
 from kvgpu.host.errors import SessionError
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
+from kvgpu.host.orphans import Orphan
 from kvgpu.host.packet_socket import PacketSocket
-from kvgpu.host.sessions import Session, SessionBroker
+from kvgpu.host.processes import start_ticks
+from kvgpu.host.session import Owner, Session
+from kvgpu.host.session_store import RunRecord
+from kvgpu.host.sessions import SessionBroker
 
 _log = logging.getLogger(__name__)
 
@@ -37,19 +41,33 @@ _SHORTAGE_PAUSE_S = 1.0
 class LocalRun:
     """What one `kvgpu run` gets: the listening socket and the region its processes share."""
 
-    def __init__(self, broker: SessionBroker, path: Path, owner_uid: int, pinned_bytes: int):
+    def __init__(
+        self,
+        broker: SessionBroker,
+        path: Path,
+        record: RunRecord,
+        region: Region | None = None,
+        orphans: Sequence[Orphan] = (),
+    ) -> None:
+        """Begin a run, or go on with one whose `orphans` use `region`."""
         self._broker = broker
         self.path = path
         self._clients: set[LocalClient] = set()
-        self._region = Region.create_memfd(uuid4(), region_bytes_for(pinned_bytes), pinned_bytes)
+        pinned_bytes = record.pinned_bytes
+        self._region = region or Region.create_memfd(
+            record.region, region_bytes_for(pinned_bytes), pinned_bytes
+        )
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
+        path.unlink(missing_ok=True)
         self._listener.bind(str(path))
         if os.geteuid() == 0:
-            os.chown(path, owner_uid, -1)
+            os.chown(path, record.owner_uid, -1)
         path.chmod(0o600)
         self._listener.listen(64)
         self._is_short = False
+        for orphan in orphans:
+            self._resume(orphan)
         self._listen()
 
     async def close(self) -> None:
@@ -59,6 +77,25 @@ class LocalRun:
         self.path.unlink(missing_ok=True)
         await asyncio.gather(*(client.end() for client in self._clients))
         self._region.close()
+
+    def leave(self) -> None:
+        """Listen no longer; the sessions go on for the next kvgpud."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        for client in self._clients:
+            client.leave()
+
+    def _resume(self, orphan: Orphan) -> None:
+        try:
+            client = LocalClient(
+                self._broker, self._region, orphan.record.pid, self._clients.discard
+            )
+        except OSError:  # the process has ended meanwhile
+            owner = Owner(HOST)
+            self._broker.resume(orphan, owner, self._region, lambda _: None).end()
+        else:
+            self._clients.add(client)
+            client.resume(orphan)
 
     def _listen(self) -> None:
         if self._listener.fileno() >= 0:
@@ -75,12 +112,16 @@ class LocalRun:
             return
         self._is_short = False
         try:
-            client = LocalClient(self._broker, self._region, sock, self._clients.discard)
+            pid, uid, _ = _UCRED.unpack(
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            )
+            client = LocalClient(self._broker, self._region, pid, self._clients.discard)
         except OSError as error:
             _log.info("%s: a client left at once: %s", self.path, error)
             sock.close()
         else:
             self._clients.add(client)
+            client.listen(sock, uid)
 
     def _pause(self, error: OSError) -> None:
         if not self._is_short:  # once per shortage
@@ -92,28 +133,49 @@ class LocalRun:
 
 
 class LocalClient:
-    """One connection, so one process and at most one session."""
+    """One process and at most one session. It has a connection unless an earlier kvgpud had it."""
 
     def __init__(
         self,
         broker: SessionBroker,
         region: Region,
-        sock: socket.socket,
+        pid: int,
         on_gone: Callable[[LocalClient], None],
     ) -> None:
+        """Raises OSError if there is no such process."""
         self._broker = broker
         self._region = region
         self._on_gone = on_gone
-        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        self._pid, self._uid, _ = _UCRED.unpack(credentials)
+        self._pid = pid
+        self._uid = -1
         # A forked child keeps the connection open, so the process itself is watched, too.
         self._pidfd = os.pidfd_open(self._pid)
+        self._start_ticks = start_ticks(self._pid)
         self._session: Session | None = None
         self._opening: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._packets = PacketSocket(sock, f"process {self._pid}", self._on_frame, self._hang_up)
+        self._packets: PacketSocket | None = None
         asyncio.get_running_loop().add_reader(self._pidfd, self._hang_up)
+
+    def listen(self, sock: socket.socket, uid: int) -> None:
+        """Serve what the process says on `sock`."""
+        self._uid = uid
+        self._packets = PacketSocket(sock, f"process {self._pid}", self._on_frame, self._hang_up)
+
+    def resume(self, orphan: Orphan) -> None:
+        """Go on with its session; end it at once if the process has ended meanwhile."""
+        owner = Owner(HOST, client_start_ticks=orphan.record.client_start_ticks)
+        self._session = self._broker.resume(orphan, owner, self._region, self._on_session_end)
+        if self._start_ticks != owner.client_start_ticks:
+            self._hang_up()
+
+    def leave(self) -> None:
+        """Hang up; the session goes on for the next kvgpud."""
+        if self._ending is None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            if self._packets:
+                self._packets.close()
 
     async def end(self) -> None:
         """Hang up, and wait until the session is gone."""
@@ -128,7 +190,8 @@ class LocalClient:
     async def _end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._packets.close()
+        if self._packets:
+            self._packets.close()
         for task in filter(None, (self._opening, self._answering)):
             task.cancel()
             await asyncio.wait([task])
@@ -145,7 +208,7 @@ class LocalClient:
             case Kick() if self._session:
                 self._session.kick()
             case Ping():
-                self._packets.send(Frame(Pong(), frame.id))
+                self._send(Frame(Pong(), frame.id))
             case Query() if self._answering is None:
                 self._answering = asyncio.create_task(self._answer(frame.id))
             case body:
@@ -153,19 +216,24 @@ class LocalClient:
                 self._hang_up()
 
     async def _answer(self, request_number: int) -> None:
-        self._packets.send(Frame(await self._broker.facts(), request_number))
+        self._send(Frame(await self._broker.facts(), request_number))
+
+    def _send(self, frame: Frame, fds: Sequence[int] = ()) -> None:
+        if self._packets:
+            self._packets.send(frame, fds)
 
     async def _open(self, request: Open, request_number: int) -> None:
+        owner = Owner(HOST, client_start_ticks=self._start_ticks)
         try:
-            session = await self._broker.open(request, HOST, self._region, self._on_session_end)
+            session = await self._broker.open(request, owner, self._region, self._on_session_end)
         except SessionError as error:
-            self._packets.send(Frame(Refused(error.cuda_error, str(error)), request_number))
+            self._send(Frame(Refused(error.cuda_error, str(error)), request_number))
             return
         self._session = session
         assert session.worker
-        fds = (self._region.fd, session.worker.kick_fd)
-        self._packets.send(Frame(session.opened(), request_number), fds)
+        fds = (self._region.fd, session.worker.kick_fd, session.worker.pidfd)
+        self._send(Frame(session.opened(), request_number), fds)
 
     def _on_session_end(self, session: Session) -> None:
-        self._packets.send(Frame(session.closed(), session.number))
+        self._send(Frame(session.closed(), session.number))
         self._hang_up()

@@ -17,27 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvgpu.host import cuda_errors
-from kvgpu.host.complaints import Complaints
 from kvgpu.host.control_frames import (
     FEATURES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
     WINDOWS,
-    Closed,
-    Extent,
-    ExtentAlloc,
-    ExtentFree,
     Facts,
-    Frame,
     Open,
-    Opened,
 )
-from kvgpu.host.errors import KvgpuError, RegionError, SessionError
+from kvgpu.host.errors import KvgpuError, SessionError
 from kvgpu.host.inventory import Driver
-from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
 from kvgpu.host.ivshmem.region import Region
-from kvgpu.host.messages import SessionInfo
-from kvgpu.host.worker_process import WorkerProcess
+from kvgpu.host.orphans import Orphan
+from kvgpu.host.session import Owner, Session
+from kvgpu.host.session_store import SessionStore
 
 _log = logging.getLogger(__name__)
 
@@ -57,124 +50,7 @@ class WorkerSettings:
     ids: tuple[int, int] | None  # uid and gid; None: as kvgpud, without a jail
     ready_timeout_s: float
     grace_s: float
-
-
-class Session:
-    """A client process and its worker."""
-
-    def __init__(
-        self, number: int, vm: str, region: Region, block_offset: int, request: Open, log: Path
-    ) -> None:
-        self.number = number
-        self.vm = vm
-        self.region = region
-        self.request = request
-        self.log = log
-        self.started_at_s = time.time()
-        self.state = "starting"
-        self.block_offset = block_offset
-        self.worker: WorkerProcess | None = None
-        self.gone = asyncio.Event()
-        self._extents: dict[int, int] = {}  # offset -> bytes
-        self._why_ended: tuple[int, str] | None = None
-        self._complaints = Complaints(_log, f"session {number}")
-
-    @property
-    def comm(self) -> str:
-        """The client's process name; it chose that itself, so only plain characters are kept."""
-        text = self.request.comm.split(b"\0")[0].decode("ascii", "replace")
-        return "".join(c if c.isprintable() and c.isascii() else "?" for c in text) or "?"
-
-    def start(self, command: list[str], grace_s: float) -> None:
-        self.worker = WorkerProcess(
-            command, self.region.fd, self.log, grace_s, self._on_worker_request
-        )
-
-    def opened(self) -> Opened:
-        return Opened(
-            *(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES & self.request.features),
-            *(self.number, 0, self.block_offset, BLOCK_BYTES, self.region.size_bytes),
-        )
-
-    def closed(self) -> Closed:
-        """Say why the session has ended."""
-        return Closed(*self.why_ended())
-
-    def why_ended(self) -> tuple[int, str]:
-        """Return CUresult and reason: those given to `end`, else what became of the worker."""
-        if self._why_ended:
-            return self._why_ended
-        if self.worker:
-            return self.worker.failure()
-        return cuda_errors.UNKNOWN, "the session was ended before its worker started"
-
-    def kick(self) -> None:
-        if self.worker:
-            self.worker.kick()
-
-    def end(self, why: tuple[int, str] | None = None) -> None:
-        """Begin to end the session; `gone` is set once nothing of it is left."""
-        if self.state == "ending":
-            return
-        self.state = "ending"
-        self._why_ended = why
-        if self.worker:
-            self.worker.end()
-
-    def free(self) -> None:
-        """Give everything back to the region; the worker must have been reaped."""
-        if self.region.fd >= 0:
-            for offset in list(self._extents):
-                self._free_extent(offset)
-            try:
-                self.region.free_block(self.block_offset)
-            except RegionError as error:
-                _log.error("session %d: block left taken: %s", self.number, error)
-        self._extents.clear()
-        self.state = "ending"
-        self.gone.set()
-
-    def info(self) -> SessionInfo:
-        return SessionInfo(
-            session=self.number,
-            name=f"{self.comm}-{self.number}",
-            vm=self.vm,
-            pid=self.request.pid,
-            uid=self.request.uid,
-            comm=self.comm,
-            worker_pid=self.worker.pid if self.worker else 0,
-            state=self.state,
-            started_at_s=self.started_at_s,
-            pinned_bytes=sum(self._extents.values()),
-            log=str(self.log),
-        )
-
-    def _on_worker_request(self, frame: Frame) -> None:
-        assert self.worker
-        match frame.body:
-            case ExtentAlloc(size_bytes=size_bytes):
-                offset, size_bytes = self.region.allocate_extent(size_bytes) or (0, 0)
-                if size_bytes:
-                    self._extents[offset] = size_bytes
-                else:
-                    self._complaints.add(
-                        "out of pinned memory; `kvgpu vm xml --pinned` or `kvgpu run --pinned` "
-                        "gives more"
-                    )
-                self.worker.send(Frame(Extent(offset, size_bytes), frame.id))
-            case ExtentFree(offset=offset) if offset in self._extents:
-                self._free_extent(offset)
-            case body:
-                _log.error("session %d: worker sent %s, ended", self.number, body)
-                self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))
-
-    def _free_extent(self, offset: int) -> None:
-        try:
-            self.region.free_extent(offset)
-        except RegionError as error:
-            _log.error("session %d: extent left taken: %s", self.number, error)
-        else:
-            del self._extents[offset]
+    store: SessionStore
 
 
 class SessionBroker:
@@ -195,7 +71,7 @@ class SessionBroker:
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def open(
-        self, request: Open, vm: str, region: Region, on_end: Callable[[Session], None]
+        self, request: Open, owner: Owner, region: Region, on_end: Callable[[Session], None]
     ) -> Session:
         """Start a worker for `request` and return once it is ready.
 
@@ -204,10 +80,11 @@ class SessionBroker:
         """
         check_version(request.major, "guest")
         check_window(request.window)
-        session = self._new_session(vm, region, request)
+        session = self._new_session(owner, region, request)
         try:
             async with self._starting:
                 await self._start(session)
+                self._save(session)
         except BaseException:
             session.end()
             if session.worker:
@@ -218,7 +95,25 @@ class SessionBroker:
             raise
         session.state = "running"
         self._watch(session, on_end)
-        _log.info("session %d: opened for %s, %s", session.number, vm, session.comm)
+        _log.info("session %d: opened for %s, %s", session.number, owner.name, session.comm)
+        return session
+
+    def resume(
+        self, orphan: Orphan, owner: Owner, region: Region, on_end: Callable[[Session], None]
+    ) -> Session:
+        """Go on with a session that an earlier kvgpud opened in `region`; `on_end` as in `open`."""
+        record = orphan.record
+        number, log = record.session, self._settings.log_dir / f"session-{record.session}.log"
+        session = Session(
+            *(number, owner, region, record.block_offset, record.request(), log),
+            self._settings.store,
+        )
+        session.resume(orphan, self._settings.grace_s)
+        self.sessions[number] = session
+        self._last_number = max(self._last_number, number)
+        self._watch_worker(session)
+        self._watch(session, on_end)
+        _log.info("session %d: taken up for %s, %s", number, owner.name, session.comm)
         return session
 
     async def facts(self) -> Facts:
@@ -245,11 +140,27 @@ class SessionBroker:
             left = [session.number for session in sessions if not session.gone.is_set()]
             _log.error("sessions %s: their workers cannot be killed", left)
 
-    def _new_session(self, vm: str, region: Region, request: Open) -> Session:
+    def leave(self) -> None:
+        """Let go of all sessions; they go on for the next kvgpud. The broker is of no use then."""
+        for session in self.sessions.values():
+            if session.worker and not session.worker.reaped.done():
+                session.worker.leave()
+        for watcher in self._watchers:
+            watcher.cancel()
+
+    def _save(self, session: Session) -> None:
+        try:
+            session.save()
+        except OSError as error:
+            raise SessionError(
+                cuda_errors.OPERATING_SYSTEM, f"cannot keep a session's state: {error}"
+            ) from error
+
+    def _new_session(self, owner: Owner, region: Region, request: Open) -> Session:
         if sum(s.region is region for s in self.sessions.values()) >= MAX_SESSIONS_PER_REGION:
             raise SessionError(
                 cuda_errors.OUT_OF_MEMORY,
-                f"{vm} has {MAX_SESSIONS_PER_REGION} sessions, more are not served",
+                f"{owner.name} has {MAX_SESSIONS_PER_REGION} sessions, more are not served",
                 hint="end some",
             )
         try:
@@ -261,9 +172,13 @@ class SessionBroker:
         block_offset = region.allocate_block()
         if block_offset is None:
             raise SessionError(
-                cuda_errors.OUT_OF_MEMORY, f"{vm}: no room for another session", hint="end some"
+                cuda_errors.OUT_OF_MEMORY,
+                f"{owner.name}: no room for another session",
+                hint="end some",
             )
-        session = Session(self._last_number, vm, region, block_offset, request, log)
+        session = Session(
+            *(self._last_number, owner, region, block_offset, request, log, self._settings.store)
+        )
         self.sessions[session.number] = session
         return session
 
@@ -290,10 +205,9 @@ class SessionBroker:
             raise SessionError(
                 cuda_errors.OPERATING_SYSTEM, f"cannot start the worker: {error}"
             ) from error
+        self._watch_worker(session)
+        self._save(session)
         assert session.worker
-        reaper = asyncio.create_task(self._reap(session))
-        self._watchers.add(reaper)
-        reaper.add_done_callback(self._watchers.discard)
         try:
             async with asyncio.timeout(self._settings.ready_timeout_s):
                 await asyncio.shield(session.worker.started)
@@ -305,6 +219,11 @@ class SessionBroker:
         if not session.worker.is_ready or session.state == "ending":
             code, reason = session.why_ended()
             raise SessionError(code, reason, hint=f"see {session.log} on the host")
+
+    def _watch_worker(self, session: Session) -> None:
+        reaper = asyncio.create_task(self._reap(session))
+        self._watchers.add(reaper)
+        reaper.add_done_callback(self._watchers.discard)
 
     async def _reap(self, session: Session) -> None:
         assert session.worker
@@ -331,6 +250,8 @@ class SessionBroker:
             *("--window", f"{session.request.window:#x}"),
             *("--driver", str(driver.path)),
         ]
+        if settings.store.away_limit_s:
+            command += ["--away-s", str(settings.store.away_limit_s)]
         if settings.ids:
             uid, gid = settings.ids
             return [*command, "--uid", str(uid), "--gid", str(gid)]

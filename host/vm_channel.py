@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from kvgpu.host import cuda_errors
 from kvgpu.host.complaints import Complaints
 from kvgpu.host.control_frames import (
     FEATURES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
     Close,
+    Closed,
     Frame,
     Hello,
     Kick,
@@ -24,16 +27,20 @@ from kvgpu.host.control_frames import (
     Ping,
     Pong,
     Refused,
+    Sessions,
     StreamDecoder,
     Welcome,
 )
 from kvgpu.host.errors import KvgpuError, RegionError, SessionError
 from kvgpu.host.ivshmem.region import Region
-from kvgpu.host.sessions import Session, SessionBroker, check_version
+from kvgpu.host.orphans import Orphan
+from kvgpu.host.session import Owner, Session
+from kvgpu.host.sessions import SessionBroker, check_version
 
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.25
+_QEMU_LIMIT_S = 10.0  # a QEMU that has not been there for so long has ended
 _READ_BYTES = 64 << 10
 _BURST_FRAMES = 64  # that many at a time are never slowed down
 _MAX_FRAMES_PER_S = 5000
@@ -53,6 +60,7 @@ class VmChannel:
         path: Path,
         region: Region,
         check_isolation: Callable[[], Awaitable[None]],
+        orphans: Sequence[Orphan] = (),
     ) -> None:
         self.state = "waiting"
         self.sessions: dict[int, Session] = {}
@@ -63,9 +71,12 @@ class VmChannel:
         self._check_isolation = check_isolation
         self._complaints = Complaints(_log, vm)
         self._boot_id = b""
+        self._unconfirmed: set[int] = set()  # taken up; the agent has not yet said that it has them
         self._opening: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._look_now = asyncio.Event()
+        for orphan in orphans:
+            self._resume(orphan)
         self._task = asyncio.create_task(self._run())
 
     def look_now(self) -> None:
@@ -74,14 +85,29 @@ class VmChannel:
 
     async def close(self) -> None:
         """Hang up and end the VM's sessions; return when nothing is left of them."""
+        await self.leave()
+        await self._broker.end(list(self.sessions.values()))
+
+    async def leave(self) -> None:
+        """Hang up; the sessions go on for the next kvgpud."""
         self._task.cancel()
         await asyncio.wait([self._task])
-        await self._end_sessions()
+        await self._end_opening()
+
+    def _resume(self, orphan: Orphan) -> None:
+        orphan.close_region()  # the VM's has a name
+        self._boot_id = bytes.fromhex(orphan.record.boot_id)
+        owner = Owner(self._vm, self._boot_id)
+        session = self._broker.resume(orphan, owner, self._region, self._on_session_end)
+        self.sessions[session.number] = session
+        self._unconfirmed.add(session.number)
 
     async def _run(self) -> None:
         if not await self._is_isolated():
             self.state = "refused"
+            await self._end_sessions()
             return
+        deadline_s = time.monotonic() + _QEMU_LIMIT_S
         while True:
             try:
                 reader, self._writer = await asyncio.open_unix_connection(str(self._path))
@@ -92,6 +118,9 @@ class VmChannel:
                         await self._look_now.wait()
                 except TimeoutError:
                     pass
+                if self.sessions and time.monotonic() > deadline_s:
+                    _log.info("%s: no QEMU listens, its sessions end", self._vm)
+                    await self._end_sessions()
                 continue
             try:
                 await self._serve(reader)
@@ -137,11 +166,17 @@ class VmChannel:
                 task = asyncio.create_task(self._open(request, frame.id))
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
+            case Sessions(numbers=numbers):
+                self._confirm(numbers)
+            case Kick() if frame.id not in self.sessions:
+                # One that has ended while its agent or kvgpud was away.
+                reason = "the session ended while kvgpud was away"
+                self._send(Frame(Closed(cuda_errors.UNKNOWN, reason), frame.id))
             case Close() if frame.id in self.sessions:
                 self.sessions[frame.id].end()
-            case Kick() if frame.id in self.sessions:
+            case Kick():
                 self.sessions[frame.id].kick()
-            case Close() | Kick() | Pong():
+            case Close() | Pong():
                 pass  # of a session that has ended meanwhile
             case Ping():
                 self._send(Frame(Pong(), frame.id))
@@ -170,9 +205,18 @@ class VmChannel:
         )
         self._send(Frame(await self._broker.facts()))
 
+    def _confirm(self, numbers: tuple[int, ...]) -> None:
+        """End what was taken up and belongs to no process: its OPENED was lost."""
+        for number in self._unconfirmed.difference(numbers):
+            if number in self.sessions:
+                _log.info("session %d: the VM's agent does not know it, ended", number)
+                self.sessions[number].end()
+        self._unconfirmed.clear()
+
     async def _open(self, request: Open, request_number: int) -> None:
+        owner = Owner(self._vm, self._boot_id)
         try:
-            session = await self._broker.open(request, self._vm, self._region, self._on_session_end)
+            session = await self._broker.open(request, owner, self._region, self._on_session_end)
         except SessionError as error:
             self._complaints.add(f"session refused: {error}")
             self._send(Frame(Refused(error.cuda_error, str(error)), request_number))
@@ -185,12 +229,15 @@ class VmChannel:
             self._send(Frame(session.closed(), session.number))
 
     async def _end_sessions(self) -> None:
+        await self._end_opening()
+        await self._broker.end(list(self.sessions.values()))
+
+    async def _end_opening(self) -> None:
         opening = list(self._opening)
         for task in opening:
             task.cancel()
         if opening:
             await asyncio.wait(opening)
-        await self._broker.end(list(self.sessions.values()))
 
     def _send(self, frame: Frame) -> None:
         if self._writer is None or self._writer.is_closing():

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import pwd
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from kvgpu.host.errors import KvgpuError, RegionError
 from kvgpu.host.inventory import Driver
 from kvgpu.host.ivshmem.region import Region, check_unused
 from kvgpu.host.messages import VmInfo
+from kvgpu.host.orphans import Orphan, Orphans
 from kvgpu.host.sessions import SessionBroker
 from kvgpu.host.vm_channel import VmChannel
 
@@ -92,23 +93,24 @@ class VmRegistry:
                     self._adopt(definition, domain_xml)
                 self.vms[definition.uuid].channel.look_now()
 
-    def adopt_known(self) -> None:
-        """Take up the VMs that ran while kvgpud was away."""
+    def adopt_known(self, orphans: Orphans) -> None:
+        """Take up the VMs that ran while kvgpud was away, and their sessions."""
         for path in self._dir.glob("*.xml"):
             try:
                 domain_xml = path.read_text()
                 definition = read_definition(domain_xml)
                 if definition:
-                    self._adopt(definition, domain_xml)
+                    self._adopt(definition, domain_xml, orphans)
             except (KvgpuError, OSError) as error:
                 _log.warning("%s: not taken up: %s", path, error)
                 path.unlink(missing_ok=True)
 
-    async def close(self) -> None:
-        """Let go of all VMs: their sessions end, their regions stay for the next kvgpud."""
+    async def close(self, *, end_sessions: bool) -> None:
+        """Let go of all VMs; their regions stay for the next kvgpud, and so may their sessions."""
         vms = list(self.vms.values())
         self.vms.clear()
-        await asyncio.gather(*(vm.channel.close() for vm in vms))
+        channels = [vm.channel for vm in vms]
+        await asyncio.gather(*(c.close() if end_sessions else c.leave() for c in channels))
         for vm in vms:
             vm.region.close_keeping_file()
 
@@ -123,17 +125,30 @@ class VmRegistry:
             async with self._lock:
                 await self._forget(definition.uuid)
 
-    def _adopt(self, definition: VmDefinition, domain_xml: str) -> None:
+    def _adopt(
+        self, definition: VmDefinition, domain_xml: str, orphans: Orphans | None = None
+    ) -> None:
+        found = orphans.of(definition.uuid) if orphans else []
         region = Region.adopt_named(
-            definition.uuid, definition.region_bytes, definition.slices.pinned_bytes
+            *(definition.uuid, definition.region_bytes, definition.slices.pinned_bytes),
+            [kept for orphan in found for kept in orphan.ranges()],
         )
-        self._add(definition, region, domain_xml)
+        if orphans:
+            orphans.taken(definition.uuid)
+        self._add(definition, region, domain_xml, found)
         _log.info("%s: taken up", definition.name)
 
-    def _add(self, definition: VmDefinition, region: Region, domain_xml: str) -> None:
+    def _add(
+        self,
+        definition: VmDefinition,
+        region: Region,
+        domain_xml: str,
+        orphans: Sequence[Orphan] = (),
+    ) -> None:
         channel = VmChannel(
             *(self._broker, definition.name, Path(definition.channel_path), region),
             self._check_isolation,
+            orphans,
         )
         self.vms[definition.uuid] = Vm(definition, region, channel)
         self._state_file(definition.uuid).write_text(domain_xml)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One kvgpu-worker: started as PROTOCOL.md §5 says, asked to end or killed, always reaped."""
+"""One kvgpu-worker: started as PROTOCOL.md §5 says, asked to end or killed, always waited for."""
 
 from __future__ import annotations
 
@@ -11,17 +11,29 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvgpu.host import cuda_errors
-from kvgpu.host.control_frames import Failed, Frame, Ping, Pong, Ready
+from kvgpu.host.control_frames import End, Failed, Frame, Ping, Pong, Ready
 from kvgpu.host.inventory import worker_environment
 from kvgpu.host.packet_socket import PacketSocket
 
 _log = logging.getLogger(__name__)
 
-# Above the numbers the worker expects (3, 4, 5), so that dup2 onto those cannot hit a source.
+# Above the numbers the worker expects (3 to 6), so that dup2 onto those cannot hit a source.
 _FIRST_SAFE_FD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHandle:
+    """What kvgpud holds of a worker; WorkerProcess owns the descriptors from its beginning on."""
+
+    pid: int
+    pidfd: int
+    control: socket.socket
+    kick_fd: int
+    is_child: bool  # False: an earlier kvgpud started it, and somebody else reaps it
 
 
 class WorkerProcess:
@@ -29,36 +41,27 @@ class WorkerProcess:
 
     def __init__(
         self,
-        command: list[str],
-        region_fd: int,
-        log_path: Path,
+        process: WorkerHandle,
         grace_s: float,
         on_request: Callable[[Frame], None],
     ) -> None:
-        """Start `command`; `on_request` gets the frames that concern extents. Raises OSError."""
+        """Watch `process`; `on_request` gets the frames that concern extents."""
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()
         self.reaped: asyncio.Future[None] = loop.create_future()
         self.is_ready = False
         self.exit_status: int | None = None  # negative: the signal that killed it
+        self.pid = process.pid
+        self.pidfd = process.pidfd
+        self.kick_fd = process.kick_fd
+        self._is_child = process.is_child
         self._failure: Failed | None = None
         self._grace_s = grace_s
         self._on_request = on_request
         self._is_ending = False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with contextlib.ExitStack() as undo:  # if a step fails
-            undo.callback(ours.close)
-            with theirs:
-                self.kick_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                undo.callback(os.close, self.kick_fd)
-                fds = (theirs.fileno(), region_fd, self.kick_fd)
-                self.pid = _spawn(command, fds, log_path)
-            undo.callback(_kill_and_wait, self.pid)
-            self._pidfd = os.pidfd_open(self.pid)
-            undo.pop_all()
-        loop.add_reader(self._pidfd, self._reap)
+        loop.add_reader(self.pidfd, self._reap)
         self._control = PacketSocket(
-            ours, f"worker {self.pid}", self._on_frame, self.end_after_grace
+            process.control, f"worker {self.pid}", self._on_frame, self.end_after_grace
         )
 
     def send(self, frame: Frame) -> None:
@@ -74,9 +77,17 @@ class WorkerProcess:
             os.eventfd_write(self.kick_fd, 1)
 
     def end(self) -> None:
-        """Ask the worker to end, by end of file on its control socket; kill it after the grace."""
+        """Ask the worker to end; kill it after the grace."""
+        self._control.send(Frame(End()))
         self._control.close()
         self.end_after_grace()
+
+    def leave(self) -> None:
+        """Let go of the worker, which goes on for the next kvgpud."""
+        asyncio.get_running_loop().remove_reader(self.pidfd)
+        self._control.close()
+        os.close(self.pidfd)
+        os.close(self.kick_fd)
 
     def end_after_grace(self) -> None:
         if not self.reaped.done() and not self._is_ending:
@@ -87,6 +98,8 @@ class WorkerProcess:
         """Return CUresult and reason of a worker that has ended (PROTOCOL.md §5)."""
         if self._failure:
             return cuda_errors.SYSTEM_DRIVER_MISMATCH, self._failure.message
+        if not self._is_child:
+            return cuda_errors.UNKNOWN, "the worker has ended"
         if self.exit_status is None:
             return cuda_errors.UNKNOWN, "the worker gave no sign of life"
         if self.exit_status < 0:
@@ -111,15 +124,16 @@ class WorkerProcess:
     def _kill(self) -> None:
         if not self.reaped.done():
             _log.warning("worker %d: did not end by itself, killed", self.pid)
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def _reap(self) -> None:
-        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
-        assert result is not None  # without WNOHANG there is one
-        exited = result.si_code == os.CLD_EXITED
-        self.exit_status = result.si_status if exited else -result.si_status
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        if self._is_child:
+            result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+            assert result is not None  # without WNOHANG there is one
+            exited = result.si_code == os.CLD_EXITED
+            self.exit_status = result.si_status if exited else -result.si_status
+        asyncio.get_running_loop().remove_reader(self.pidfd)
+        os.close(self.pidfd)
         self._control.drain()  # its last words
         self._control.close()
         os.close(self.kick_fd)
@@ -128,13 +142,33 @@ class WorkerProcess:
             self.started.set_result(None)
 
 
+def start_worker(
+    command: list[str], region_fd: int, log_path: Path, listener: socket.socket | None
+) -> WorkerHandle:
+    """Start `command`; on `listener` it waits for the next kvgpud. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.ExitStack() as undo:  # if a step fails
+        undo.callback(ours.close)
+        with theirs:
+            kick_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, kick_fd)
+            fds = [theirs.fileno(), region_fd, kick_fd]
+            if listener:
+                fds.append(listener.fileno())
+            pid = _spawn(command, fds, log_path)
+        undo.callback(_kill_and_wait, pid)
+        pidfd = os.pidfd_open(pid)
+        undo.pop_all()
+    return WorkerHandle(pid, pidfd, ours, kick_fd, is_child=True)
+
+
 def _kill_and_wait(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
-def _spawn(command: list[str], fds: tuple[int, int, int], log_path: Path) -> int:
-    """Start `command` with `fds` as 3, 4, 5 and everything else closed; return its pid."""
+def _spawn(command: list[str], fds: list[int], log_path: Path) -> int:
+    """Start `command` with `fds` as 3, 4, 5... and everything else closed; return its pid."""
     copies = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_SAFE_FD) for fd in fds]
     try:
         log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent.h"
 
+#include <grp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -51,6 +54,7 @@ bool Agent::run(int signal_fd) {
     loop_.run_once(next_timeout_ms());
     look_for_host();
     expire_held();
+    if (!link_.is_connected() && region_) check_workers();
   }
   log("stopping; %zu client(s) keep their sessions", clients_.size());
   unlink(options_.socket_path.c_str());
@@ -72,11 +76,38 @@ bool Agent::listen_for_clients() {
   const bool ready =
       listener_ &&
       bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
-      // Every user of the VM may use the VM's GPUs, as with /dev/nvidia*.
-      chmod(path.c_str(), 0666) == 0 && listen(listener_.get(), SOMAXCONN) == 0 &&
+      give_to_group(path) && listen(listener_.get(), SOMAXCONN) == 0 &&
       loop_.add(listener_.get(), EPOLLIN, [this](uint32_t) { accept_client(); });
   if (!ready) log("cannot listen on %s: %s", path.c_str(), std::strerror(errno));
   return ready;
+}
+
+bool Agent::give_to_group(const std::string& path) {
+  const group* const entry = getgrnam(options_.group.c_str());
+  if (entry == nullptr) {
+    log("no group %s: only root may use the GPUs (groupadd --system %s)", options_.group.c_str(),
+        options_.group.c_str());
+    return chmod(path.c_str(), 0600) == 0;
+  }
+  gid_ = entry->gr_gid;
+  return chown(path.c_str(), static_cast<uid_t>(-1), *gid_) == 0 && chmod(path.c_str(), 0660) == 0;
+}
+
+// What the socket's mode says, said again of who is there: a mode can be changed, and a descriptor
+// can be handed on.
+bool Agent::may_connect(int connection, uid_t uid) const {
+  if (uid == 0 || uid == geteuid()) return true;
+  if (!gid_) return false;
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.gid == *gid_) {
+    return true;
+  }
+  std::vector<gid_t> groups(NGROUPS_MAX);
+  length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) != 0) return false;
+  groups.resize(length / sizeof(gid_t));
+  return std::ranges::find(groups, *gid_) != groups.end();
 }
 
 void Agent::adopt_sessions() {
@@ -92,6 +123,7 @@ void Agent::adopt_sessions() {
     client.process = std::move(process);
     client.stage = Client::Stage::OPEN;
     client.session = saved.session;
+    client.block_offset = saved.block_offset;
     watch_end_of(client);
     client.connection = std::move(connections[stored_name(client)]);
     if (client.connection) watch_connection(client);
@@ -102,12 +134,11 @@ void Agent::adopt_sessions() {
 
 void Agent::look_for_host() {
   if (link_.is_connected()) return;
-  if (!region_) region_ = open_region(options_.region_path);
+  if (!region_) region_ = open_region(options_.region_path, &region_problem_);
   const std::string port = options_.port_path.empty() ? find_port() : options_.port_path;
   if ((!region_ || port.empty()) && !told_what_is_missing_) {
     told_what_is_missing_ = true;
-    log("waiting: %s", !region_ ? "no kvgpu region (PCI 1af4:1110 with kvgpu's superblock)"
-                                : "no virtio-serial port org.kvgpu.0");
+    log("waiting: %s", !region_ ? region_problem_.c_str() : "no virtio-serial port org.kvgpu.0");
   }
   if (region_ && !port.empty()) link_.try_connect(port);
 }
@@ -134,6 +165,11 @@ void Agent::accept_client() {
   ucred peer{};
   socklen_t length = sizeof peer;
   if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return;
+  if (!may_connect(connection.get(), peer.uid)) {
+    log("process %d refused: user %u is not in the group %s", peer.pid, peer.uid,
+        options_.group.c_str());
+    return;
+  }
   if (clients_.size() >= MAX_CLIENTS) {
     log("process %d refused: %zu clients already", peer.pid, clients_.size());
     return;
@@ -212,7 +248,7 @@ bool Agent::open_session(Client& client, const Frame& frame) {
   client.held_until = Clock::now() + HOLD;
   client.stage = Client::Stage::HELD;
   if (!region_) {
-    refuse(client, CUDA_ERROR_NO_DEVICE, "this VM has no kvgpu device (PCI 1af4:1110)");
+    refuse(client, CUDA_ERROR_NO_DEVICE, region_problem_);
   } else if (!refusal_.empty()) {
     refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
   } else if (welcomed_) {

@@ -29,6 +29,7 @@ struct Options {
   std::string port_path;    // empty: look for the virtio-serial port
   std::string socket_path = control::GUEST_SOCKET;
   std::string state_path = "/run/kvgpu/agent.state";
+  std::string group = "kvgpu";  // its members may use the VM's GPUs
   BootId boot_id{};
 };
 
@@ -41,6 +42,8 @@ class Agent {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds HOLD{10};  // how long an OPEN waits for the host
+  static constexpr std::chrono::seconds LOOK{1};
+  static constexpr std::chrono::seconds BEAT_LIMIT{10};  // a worker beats once a second
 
   // One client process. After this agent's restart it may have no connection: a service manager
   // keeps it meanwhile, nobody else does. Then only its process is watched.
@@ -54,6 +57,11 @@ class Agent {
     uint32_t client_request = 0;  // the number it chose
     uint32_t request = 0;         // ours: unique among clients
     uint32_t session = 0;         // 0 before OPEN
+    uint64_t block_offset = 0;
+    struct {
+      uint64_t value;
+      Clock::time_point changed_at, looked_at;
+    } beat{};  // of its worker, looked at while the host is away
     control::Open open{};
     Clock::time_point held_until;
   };
@@ -64,6 +72,8 @@ class Agent {
   int next_timeout_ms() const;
   void expire_held();
 
+  [[nodiscard]] bool give_to_group(const std::string& path);
+  [[nodiscard]] bool may_connect(int connection, uid_t uid) const;
   void accept_client();
   void read_client(Client& client);
   bool handle_client_frame(Client& client, const Frame& frame);
@@ -79,6 +89,8 @@ class Agent {
 
   void on_connected();
   void say_hello();
+  void name_sessions();
+  void check_workers();
   void on_disconnected();
   void on_host_frame(const Frame& frame);
   void on_welcome(const Frame& frame);
@@ -93,6 +105,7 @@ class Agent {
   Client* find_by_session(uint32_t session);
 
   Options options_;
+  std::optional<gid_t> gid_;  // of the group; empty: there is none
   EventLoop loop_;
   HostLink link_;
   std::optional<Region> region_;
@@ -103,7 +116,8 @@ class Agent {
   control::Facts facts_{};  // of the host; zeroes until it has sent them
   bool stopping_ = false;
   bool told_what_is_missing_ = false;
-  std::string refusal_;  // why the host refused HELLO; empty if it did not
+  std::string region_problem_;  // why there is no region
+  std::string refusal_;         // why the host refused HELLO; empty if it did not
   uint32_t last_request_ = 0;
 };
 

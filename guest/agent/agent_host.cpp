@@ -29,18 +29,33 @@ void Agent::say_hello() {
 void Agent::on_disconnected() {
   log("host disconnected");
   welcomed_ = false;
-  closes_.clear();
   set_reading(true);
+  for (Client& client : clients_) {
+    client.beat = {};
+    if (client.stage != Client::Stage::ASKED) continue;
+    client.stage = Client::Stage::HELD;  // asked again when the host is back
+    client.held_until = Clock::now() + HOLD;
+  }
+}
+
+// Sessions go on without kvgpud, but nobody else says that a worker has died meanwhile.
+void Agent::check_workers() {
+  const auto now = Clock::now();
   for (auto next = clients_.begin(); next != clients_.end();) {
     Client& client = *next++;
-    if (client.stage == Client::Stage::ASKED) {
-      client.stage = Client::Stage::HELD;  // asked again when the host is back
-      client.held_until = Clock::now() + HOLD;
-    } else if (client.stage == Client::Stage::OPEN) {
-      // kvgpud ends a VM's sessions with the connection, so these numbers mean nothing any more.
-      on_closed(make_failure(Type::CLOSED, client.session, CUDA_ERROR_UNKNOWN,
-                             "the connection with kvgpud on the host was lost"));
+    if (client.stage != Client::Stage::OPEN || now - client.beat.looked_at < LOOK) continue;
+    client.beat.looked_at = now;
+    const auto seen = read_worker_state(*region_, client.block_offset);
+    if (!seen || (seen->beat == 0 && !seen->ended)) continue;  // a host that does not beat
+    if (!seen->ended && (client.beat.value != seen->beat || client.beat.value == 0)) {
+      client.beat.value = seen->beat;
+      client.beat.changed_at = now;
+      continue;
     }
+    if (!seen->ended && now - client.beat.changed_at < BEAT_LIMIT) continue;
+    close_session(client.session);
+    on_closed(make_failure(Type::CLOSED, client.session, CUDA_ERROR_UNKNOWN,
+                           "its worker on the host has ended, and kvgpud there is away"));
   }
 }
 
@@ -84,6 +99,7 @@ void Agent::on_welcome(const Frame& frame) {
   if (!std::exchange(welcomed_, true)) {
     log("welcomed by kvgpud, protocol %u.%u", welcome->major, welcome->minor);
   }
+  name_sessions();
   send_pending_closes();
   save();
   for (Client& client : clients_) {
@@ -91,6 +107,16 @@ void Agent::on_welcome(const Frame& frame) {
     // A kick may have been lost with an earlier agent; one too many does no harm.
     if (client.stage == Client::Stage::OPEN) link_.send(Frame{Type::KICK, client.session, {}});
   }
+}
+
+void Agent::name_sessions() {
+  std::vector<uint8_t> numbers;
+  for (const Client& client : clients_) {
+    if (client.stage != Client::Stage::OPEN) continue;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&client.session);
+    numbers.insert(numbers.end(), bytes, bytes + sizeof client.session);
+  }
+  link_.send(Frame{Type::SESSIONS, 0, std::move(numbers)});
 }
 
 void Agent::on_refused(const Frame& frame) {
@@ -125,6 +151,7 @@ void Agent::on_opened(const Frame& frame) {
   }
   client->stage = Client::Stage::OPEN;
   client->session = opened->session;
+  client->block_offset = opened->block_offset;
   save();
   store_fd(stored_name(*client), client->connection.get());
   log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
@@ -151,7 +178,6 @@ void Agent::close_session(uint32_t session) {
 }
 
 void Agent::send_pending_closes() {
-  // Moved out: a link that breaks while sending clears the member.
   for (const uint32_t session : std::exchange(closes_, {})) {
     link_.send(Frame{Type::CLOSE, session, {}});
   }
@@ -161,10 +187,11 @@ void Agent::save() {
   std::vector<SavedSession> sessions;
   for (const Client& client : clients_) {
     if (client.stage != Client::Stage::OPEN) continue;
-    sessions.push_back({client.session, client.process.pid, client.process.start_ticks});
+    sessions.push_back(
+        {client.session, client.process.pid, client.process.start_ticks, client.block_offset});
   }
   // A session to close belongs to no process; process 0 is none, so the next agent closes it.
-  for (const uint32_t session : closes_) sessions.push_back({session, 0, 0});
+  for (const uint32_t session : closes_) sessions.push_back({session, 0, 0, 0});
   if (!save_sessions(options_.state_path, options_.boot_id, sessions)) {
     log("cannot write %s: %s", options_.state_path.c_str(), std::strerror(errno));
   }

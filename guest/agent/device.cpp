@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kvgpu/barrier.h"
 #include "kvgpu/control.h"
+#include "kvgpu/layout.h"
 #include "log.h"
 
 namespace kvgpu::agent {
@@ -23,8 +25,6 @@ constexpr char PCI_DEVICES[] = "/sys/bus/pci/devices";
 constexpr char PORTS[] = "/sys/class/virtio-ports";
 constexpr char IVSHMEM_VENDOR[] = "0x1af4";
 constexpr char IVSHMEM_DEVICE[] = "0x1110";
-constexpr uint64_t SUPERBLOCK_MAGIC = 0x5550475651564b00;  // PROTOCOL.md §2.1
-constexpr size_t PAGE_BYTES = 4096;
 
 struct Superblock {
   uint64_t magic;
@@ -58,21 +58,35 @@ std::optional<Superblock> read_superblock(int fd) {
   return superblock;
 }
 
-std::optional<Region> open_bar(const std::string& path) {
+std::optional<Region> open_bar(const std::string& path, std::string* problem) {
   Region region{UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC)), 0, path};
   struct stat status{};
   if (!region.fd || fstat(region.fd.get(), &status) != 0) {
-    log("cannot open %s: %s", path.c_str(), std::strerror(errno));
+    *problem = "cannot open the shared region " + path + ": " + std::strerror(errno) +
+               "; kvgpu-agentd must run as root, and Secure Boot's lockdown must be off";
     return std::nullopt;
   }
-  if (status.st_size < static_cast<off_t>(PAGE_BYTES)) return std::nullopt;
-  const auto superblock = read_superblock(region.fd.get());
-  if (!superblock || superblock->magic != SUPERBLOCK_MAGIC) return std::nullopt;
   region.size_bytes = static_cast<uint64_t>(status.st_size);
+  if (region.size_bytes < PAGE_BYTES) {
+    *problem = "the shared region " + path + " is empty: stop and start this VM";
+    return std::nullopt;
+  }
+  const auto superblock = read_superblock(region.fd.get());
+  if (!superblock) {
+    *problem = "cannot map the shared region " + path + ": " + std::strerror(errno) +
+               "; kvgpu-agentd must run as root, and Secure Boot's lockdown must be off";
+    return std::nullopt;
+  }
+  if (superblock->magic != SUPERBLOCK_MAGIC) {
+    *problem = path +
+               " is not kvgpu's region: is kvgpud running on the host? "
+               "If the device is another program's, give this VM one by `kvgpu vm xml`";
+    return std::nullopt;
+  }
   if (superblock->region_bytes > region.size_bytes) {
-    log("%s: the host says %llu bytes, the device has %llu", path.c_str(),
-        static_cast<unsigned long long>(superblock->region_bytes),
-        static_cast<unsigned long long>(region.size_bytes));
+    *problem = path + ": the host says " + std::to_string(superblock->region_bytes) +
+               " bytes, the device has " + std::to_string(region.size_bytes) +
+               ": make the VM's <shmem> anew with `kvgpu vm xml`";
     return std::nullopt;
   }
   return region;
@@ -80,17 +94,32 @@ std::optional<Region> open_bar(const std::string& path) {
 
 }  // namespace
 
-std::optional<Region> open_region(const std::string& path) {
-  if (!path.empty()) return open_bar(path);
+std::optional<Region> open_region(const std::string& path, std::string* problem) {
+  if (!path.empty()) return open_bar(path, problem);
+  *problem = "this VM has no kvgpu device (PCI 1af4:1110): add one with `kvgpu vm xml` on the host";
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(PCI_DEVICES, error)) {
     const fs::path& device = entry.path();
     if (first_line(device / "vendor") != IVSHMEM_VENDOR) continue;
     if (first_line(device / "device") != IVSHMEM_DEVICE) continue;
     enable_device(device);
-    if (auto region = open_bar((device / "resource2").string())) return region;
+    if (auto region = open_bar((device / "resource2").string(), problem)) return region;
   }
   return std::nullopt;
+}
+
+std::optional<WorkerState> read_worker_state(const Region& region, uint64_t block_offset) {
+  if (block_offset > region.size_bytes || region.size_bytes - block_offset < PAGE_BYTES) {
+    return std::nullopt;
+  }
+  void* const mapped = mmap(nullptr, PAGE_BYTES, PROT_READ, MAP_SHARED, region.fd.get(),
+                            static_cast<off_t>(block_offset + HOST_PAGE_OFF));
+  if (mapped == MAP_FAILED) return std::nullopt;
+  auto* const page = static_cast<HostPage*>(mapped);
+  // acquire: pairs with the worker's release in Control::beat() and at its end
+  const WorkerState state{load_acquire(page->beat), load_acquire(page->ended) != 0};
+  munmap(mapped, PAGE_BYTES);
+  return state;
 }
 
 std::string find_port() {

@@ -16,8 +16,17 @@ struct Region {
   std::string path;
 };
 
-// Opens the BAR 2 that begins with kvgpu's superblock, or PATH if it is not empty.
-std::optional<Region> open_region(const std::string& path);
+// Opens the BAR 2 that begins with kvgpu's superblock, or PATH if it is not empty. Without one,
+// `problem` says why and what to do.
+std::optional<Region> open_region(const std::string& path, std::string* problem);
+
+struct WorkerState {
+  uint64_t beat = 0;
+  bool ended = false;
+};
+
+// What a session's worker says of itself in the block at `block_offset`; empty: cannot be read.
+std::optional<WorkerState> read_worker_state(const Region& region, uint64_t block_offset);
 
 // The device file of the port named org.kvgpu.0; empty if there is none.
 std::string find_port();

@@ -25,6 +25,7 @@ constexpr char USAGE[] =
     "  --port FILE      the port to the host or a unix socket, instead of looking for org.kvgpu.0\n"
     "  --socket FILE    where clients connect (/run/kvgpu/guest.sock)\n"
     "  --state FILE     the table that survives a restart (/run/kvgpu/agent.state)\n"
+    "  --group NAME     who may connect, beside root (kvgpu)\n"
     "  --boot-id HEX    instead of the kernel's\n";
 
 // Each client takes two descriptors, and service managers start with a soft limit of 1024.
@@ -36,13 +37,11 @@ void raise_descriptor_limit() {
 }
 
 bool parse(int argc, char** argv, Options& options, std::string& boot_id) {
-  static const option LONG[] = {{"region", required_argument, nullptr, 'r'},
-                                {"port", required_argument, nullptr, 'p'},
-                                {"socket", required_argument, nullptr, 's'},
-                                {"state", required_argument, nullptr, 't'},
-                                {"boot-id", required_argument, nullptr, 'b'},
-                                {"help", no_argument, nullptr, 'h'},
-                                {nullptr, 0, nullptr, 0}};
+  static const option LONG[] = {
+      {"region", required_argument, nullptr, 'r'}, {"port", required_argument, nullptr, 'p'},
+      {"socket", required_argument, nullptr, 's'}, {"state", required_argument, nullptr, 't'},
+      {"group", required_argument, nullptr, 'g'},  {"boot-id", required_argument, nullptr, 'b'},
+      {"help", no_argument, nullptr, 'h'},         {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", LONG, nullptr)) != -1;) {
     switch (c) {
       case 'r':
@@ -56,6 +55,9 @@ bool parse(int argc, char** argv, Options& options, std::string& boot_id) {
         break;
       case 't':
         options.state_path = optarg;
+        break;
+      case 'g':
+        options.group = optarg;
         break;
       case 'b':
         boot_id = optarg;

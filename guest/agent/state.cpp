@@ -11,7 +11,7 @@ namespace kvgpu::agent {
 namespace {
 
 constexpr char KERNEL_BOOT_ID[] = "/proc/sys/kernel/random/boot_id";
-constexpr char HEADER[] = "kvgpu-agent-1";
+constexpr char HEADER[] = "kvgpu-agent-2";
 
 std::string to_hex(const BootId& boot_id) {
   std::string text;
@@ -47,7 +47,8 @@ bool save_sessions(const std::string& path, const BootId& boot_id,
     std::ofstream file(temporary, std::ios::trunc);
     file << HEADER << ' ' << to_hex(boot_id) << '\n';
     for (const auto& saved : sessions) {
-      file << saved.session << ' ' << saved.pid << ' ' << saved.start_ticks << '\n';
+      file << saved.session << ' ' << saved.pid << ' ' << saved.start_ticks << ' '
+           << saved.block_offset << '\n';
     }
     file.flush();
     if (!file) return false;
@@ -63,7 +64,9 @@ std::vector<SavedSession> load_sessions(const std::string& path, const BootId& b
   if (header != HEADER || saved_boot_id != to_hex(boot_id)) return {};
   std::vector<SavedSession> sessions;
   SavedSession saved;
-  while (file >> saved.session >> saved.pid >> saved.start_ticks) sessions.push_back(saved);
+  while (file >> saved.session >> saved.pid >> saved.start_ticks >> saved.block_offset) {
+    sessions.push_back(saved);
+  }
   return sessions;
 }
 

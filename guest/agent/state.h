@@ -17,6 +17,7 @@ struct SavedSession {
   uint32_t session = 0;
   pid_t pid = 0;
   uint64_t start_ticks = 0;
+  uint64_t block_offset = 0;
 };
 
 // The kernel's boot id; 32 hexadecimal digits, dashes allowed, if TEXT is not empty.

@@ -46,6 +46,17 @@ class RangeAllocator:
             return offset, size_bytes
         return None
 
+    def take(self, offset: int, size_bytes: int) -> None:
+        """Take exactly [offset, offset + size_bytes), which somebody has had all along."""
+        end = offset + size_bytes
+        i = next((i for i, (b, e) in enumerate(self._free) if b <= offset and end <= e), None)
+        if i is None or offset % ALIGN_BYTES or size_bytes % ALIGN_BYTES or size_bytes <= 0:
+            raise RegionError(f"cannot take {size_bytes} B at {offset:#x}: not free")
+        begin, free_end = self._free[i]
+        rest = [(begin, offset), (end, free_end)]
+        self._free[i : i + 1] = [(b, e) for b, e in rest if b < e]
+        self._used[offset] = size_bytes
+
     def size_bytes(self, offset: int) -> int:
         """Return the bytes of what starts at `offset`."""
         size_bytes = self._used.get(offset)

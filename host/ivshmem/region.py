@@ -11,7 +11,7 @@ import ctypes
 import fcntl
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -33,6 +33,7 @@ _SUPERBLOCK = struct.Struct("<QHHIQ16s")
 # linux/falloc.h; Python's os module has only posix_fallocate.
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -111,8 +112,13 @@ class Region:
         return cls(fd, size_bytes, pinned_bytes, uuid, path)
 
     @classmethod
-    def adopt_named(cls, uuid: UUID, size_bytes: int, pinned_bytes: int) -> Self:
-        """Open the region of a VM that ran on while kvgpud was away; free what sessions held."""
+    def adopt_named(
+        cls, uuid: UUID, size_bytes: int, pinned_bytes: int, kept: Iterable[tuple[int, int]] = ()
+    ) -> Self:
+        """Open the region of a VM that ran on while kvgpud was away.
+
+        Free all but the ranges `kept`: (offset, bytes).
+        """
         check_region_size(size_bytes)
         path = region_path(uuid)
         try:
@@ -129,7 +135,11 @@ class Region:
                 f"wanted are {size_bytes} B and {os.geteuid()}",
                 hint="stop and start the VM",
             )
-        punch_hole(fd, ALIGN_BYTES, size_bytes - ALIGN_BYTES)
+        begin = ALIGN_BYTES
+        for offset, kept_bytes in (*sorted(kept), (size_bytes, 0)):
+            if offset > begin:
+                punch_hole(fd, begin, offset - begin)
+            begin = offset + kept_bytes
         return cls(fd, size_bytes, pinned_bytes, uuid, path)
 
     @classmethod
@@ -138,10 +148,34 @@ class Region:
         check_region_size(size_bytes)
         fd = os.memfd_create(f"kvgpu-{uuid}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size_bytes)
-        fcntl.fcntl(
-            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        )
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         return cls(fd, size_bytes, pinned_bytes, uuid, None)
+
+    @classmethod
+    def adopt_memfd(cls, fd: int, uuid: UUID, size_bytes: int, pinned_bytes: int) -> Self:
+        """Take up a region without a name from a descriptor that came back; owns it from now on.
+
+        Raises RegionError if it is not one that create_memfd() made.
+        """
+        try:
+            is_ours = fcntl.fcntl(fd, fcntl.F_GET_SEALS) == _SEALS
+        except OSError:
+            is_ours = False
+        if not is_ours or os.fstat(fd).st_size != size_bytes:
+            raise RegionError("a descriptor that came back is not the region's")
+        return cls(fd, size_bytes, pinned_bytes, uuid, None)
+
+    @property
+    def inode(self) -> int:
+        return os.fstat(self.fd).st_ino
+
+    def take_block(self, offset: int) -> None:
+        """Give a block to the session that has had it under the earlier kvgpud."""
+        self._ranges.take(offset, BLOCK_BYTES)
+
+    def take_extent(self, offset: int, size_bytes: int) -> None:
+        self._ranges.take(offset, size_bytes)
+        self._pinned_left_bytes -= size_bytes
 
     def allocate_block(self) -> int | None:
         """Return the offset of a zeroed block for a session, or None if there is no room."""

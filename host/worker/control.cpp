@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control.h"
 
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,18 +13,55 @@
 
 namespace kvgpu::worker {
 
-bool Control::send(control::Type type, uint32_t id, const void* payload, uint32_t len_bytes) {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using control::Type;
+
+constexpr int BEAT_MS = 1000;
+constexpr std::chrono::seconds EXTENT_LIMIT{30};  // a kvgpud that is restarted is back by then
+
+uid_t owner = 0;
+
+bool send_frame(int fd, Type type, uint32_t id, const void* payload, uint32_t len_bytes) {
   char frame[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
   const control::FrameHeader header{control::FRAME_MAGIC, static_cast<uint16_t>(type), 0, len_bytes,
                                     id};
   std::memcpy(frame, &header, sizeof header);
   std::memcpy(frame + sizeof header, payload, len_bytes);
-  return ::send(CONTROL_FD, frame, sizeof header + len_bytes, MSG_NOSIGNAL) >= 0;
+  return ::send(fd, frame, sizeof header + len_bytes, MSG_NOSIGNAL) >= 0;
 }
+
+bool send_resumed(int fd, uint32_t session_id) {
+  struct {
+    control::FrameHeader header;
+    control::Resumed body;
+  } frame{{control::FRAME_MAGIC, static_cast<uint16_t>(Type::RESUMED), 0, sizeof(control::Resumed),
+           session_id},
+          {control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, 0}};
+  const int fds[] = {REGION_FD, KICK_FD};
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof fds)] = {};
+  iovec io{&frame, sizeof frame};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = ancillary;
+  message.msg_controllen = sizeof ancillary;
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(rights), fds, sizeof fds);
+  return sendmsg(fd, &message, MSG_NOSIGNAL) >= 0;
+}
+
+}  // namespace
+
+void Control::remember_owner() { owner = geteuid(); }
 
 void Control::ready(uint32_t n_devices) {
   const control::Ready body{n_devices};
-  send(control::Type::READY, session_id_, &body, sizeof body);
+  send_frame(CONTROL_FD, Type::READY, session_id_, &body, sizeof body);
 }
 
 void Control::report_failure(CUresult error, const std::string& reason) {
@@ -31,43 +70,114 @@ void Control::report_failure(CUresult error, const std::string& reason) {
   const size_t n = std::min(reason.size(), sizeof payload - sizeof failure);
   std::memcpy(payload, &failure, sizeof failure);
   std::memcpy(payload + sizeof failure, reason.data(), n);
-  send(control::Type::FAILED, 0, payload, static_cast<uint32_t>(sizeof failure + n));
+  send_frame(CONTROL_FD, Type::FAILED, 0, payload, static_cast<uint32_t>(sizeof failure + n));
+}
+
+// If kvgpud is away this fails, and take_over() asks again.
+uint32_t Control::ask(Type type, uint64_t value) {
+  const uint32_t request = next_request_++;
+  unanswered_[request] = {type, value, false};
+  send_frame(CONTROL_FD, type, request, &value, sizeof value);
+  return request;
 }
 
 bool Control::allocate_extent(uint64_t bytes, control::Extent* extent) {
   std::unique_lock lock(mutex_);
-  const uint32_t request = next_request_++;
-  const control::ExtentAlloc body{bytes};
-  if (!send(control::Type::EXTENT_ALLOC, request, &body, sizeof body)) return false;
-  answered_.wait(lock, [&] { return answers_.contains(request); });
+  const uint32_t request = ask(Type::EXTENT_ALLOC, bytes);
+  if (!answered_.wait_for(lock, EXTENT_LIMIT, [&] { return answers_.contains(request); })) {
+    log("no pinned memory: kvgpud has not answered for %lld s",
+        static_cast<long long>(EXTENT_LIMIT.count()));
+    unanswered_[request].abandoned = true;
+    return false;
+  }
   *extent = answers_[request];
   answers_.erase(request);
   return extent->bytes >= bytes;
 }
 
 void Control::free_extent(uint64_t offset) {
-  const control::ExtentFree body{offset};
-  send(control::Type::EXTENT_FREE, 0, &body, sizeof body);
+  const std::lock_guard lock(mutex_);
+  unanswered_[ask(Type::EXTENT_FREE, offset)].abandoned = true;
 }
 
-void Control::serve() {
+std::string Control::serve() {
+  while (read_frames()) {
+    if (away_limit_.count() == 0) return "kvgpud is gone";
+    log("kvgpud is gone; the session goes on for %lld s without it",
+        static_cast<long long>(away_limit_.count()));
+    if (!wait_for_kvgpud()) return "no kvgpud has come";
+    log("kvgpud is back");
+  }
+  return "closed by kvgpud";
+}
+
+bool Control::read_frames() {
   char frame[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
   for (;;) {
+    beat();
+    pollfd readable{CONTROL_FD, POLLIN, 0};
+    if (poll(&readable, 1, BEAT_MS) <= 0) continue;
     const ssize_t n = recv(CONTROL_FD, frame, sizeof frame, 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
+    if (n <= 0) return true;
     control::FrameHeader header;
     if (static_cast<size_t>(n) < sizeof header) continue;
     std::memcpy(&header, frame, sizeof header);
-    if (header.type != static_cast<uint16_t>(control::Type::EXTENT) ||
-        static_cast<size_t>(n) < sizeof header + sizeof(control::Extent)) {
+    control::Extent extent;
+    if (header.type == static_cast<uint16_t>(Type::END)) return false;
+    if (header.type != static_cast<uint16_t>(Type::EXTENT) ||
+        static_cast<size_t>(n) < sizeof header + sizeof extent) {
       log("control frame of type %u ignored", header.type);
       continue;
     }
-    const std::lock_guard lock(mutex_);
-    std::memcpy(&answers_[header.id], frame + sizeof header, sizeof(control::Extent));
-    answered_.notify_all();
+    std::memcpy(&extent, frame + sizeof header, sizeof extent);
+    on_extent(header.id, extent);
   }
+}
+
+void Control::on_extent(uint32_t request, const control::Extent& extent) {
+  const std::lock_guard lock(mutex_);
+  const auto found = unanswered_.extract(request);
+  if (found.empty()) return;  // answered by the earlier kvgpud, too
+  if (!found.mapped().abandoned) {
+    answers_[request] = extent;
+    answered_.notify_all();
+  } else if (found.mapped().type == Type::EXTENT_ALLOC && extent.bytes != 0) {
+    unanswered_[ask(Type::EXTENT_FREE, extent.offset)].abandoned = true;
+  }
+}
+
+bool Control::wait_for_kvgpud() {
+  const auto deadline = Clock::now() + away_limit_;
+  while (Clock::now() < deadline) {
+    beat();
+    pollfd readable{LISTENER_FD, POLLIN, 0};
+    if (poll(&readable, 1, BEAT_MS) <= 0) continue;
+    const int connection = accept4(LISTENER_FD, nullptr, nullptr, SOCK_CLOEXEC);
+    if (connection < 0) continue;
+    const bool ours = take_over(connection);
+    close(connection);
+    if (ours) return true;
+  }
+  return false;
+}
+
+bool Control::take_over(int connection) {
+  ucred peer{};
+  socklen_t len_bytes = sizeof peer;
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &len_bytes) != 0 ||
+      peer.uid != owner) {
+    log("a process of uid %u is not listened to", peer.uid);
+    return false;
+  }
+  // Nothing may be said before RESUMED: whoever sends on CONTROL_FD holds the mutex, but for
+  // report_failure(), after which there is nothing to say.
+  const std::lock_guard lock(mutex_);
+  if (!send_resumed(connection, session_id_) || dup2(connection, CONTROL_FD) < 0) return false;
+  for (const auto& [request, asked] : unanswered_) {
+    send_frame(CONTROL_FD, asked.type, request, &asked.value, sizeof asked.value);
+  }
+  return true;
 }
 
 }  // namespace kvgpu::worker

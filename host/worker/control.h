@@ -1,44 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 // The socket to kvgpud (PROTOCOL.md §4, §5). Trusted: kvgpud is ours.
+//
+// kvgpud may go away and come back: the session goes on meanwhile, and what was asked of the
+// earlier kvgpud and not answered is asked again.
 #pragma once
 
 #include <cuda.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
 
+#include "kvgpu/barrier.h"
 #include "kvgpu/control.h"
+#include "kvgpu/layout.h"
 
 namespace kvgpu::worker {
 
-inline constexpr int CONTROL_FD = 3, REGION_FD = 4, KICK_FD = 5;
+inline constexpr int CONTROL_FD = 3, REGION_FD = 4, KICK_FD = 5, LISTENER_FD = 6;
 
 class Control {
  public:
-  explicit Control(uint32_t session_id) : session_id_(session_id) {}
+  // `away_limit`: how long the session goes on without kvgpud; 0: it ends with the connection.
+  Control(uint32_t session_id, HostPage* page, std::chrono::seconds away_limit)
+      : session_id_(session_id), page_(page), away_limit_(away_limit) {}
+
+  // Before the worker gives up being root: only this user's kvgpud is listened to.
+  static void remember_owner();
 
   void ready(uint32_t n_devices);
   // Says why the session cannot start or ends; CUresult is what the guest will see.
   static void report_failure(CUresult error, const std::string& reason);
 
-  // Pinned memory for the session. False: none left. Waits for kvgpud.
+  // Pinned memory for the session. False: none left, or kvgpud has been away for too long.
   [[nodiscard]] bool allocate_extent(uint64_t bytes, control::Extent* extent);
   void free_extent(uint64_t offset);
 
-  // Reads until kvgpud closes the socket, which means: end.
-  void serve();
+  // Reads until kvgpud ends the session; returns why.
+  std::string serve();
 
  private:
-  static bool send(control::Type type, uint32_t id, const void* payload, uint32_t len_bytes);
+  struct Request {
+    control::Type type;
+    uint64_t value;
+    bool abandoned;  // nobody waits any more
+  };
+
+  // release: pairs with the agent's acquire in read_worker_state()
+  void beat() { store_release(page_->beat, ++n_beats_); }
+  bool read_frames();  // false: told to end; true: the connection is gone
+  void on_extent(uint32_t request, const control::Extent& extent);
+  uint32_t ask(control::Type type, uint64_t value);  // holding mutex_
+  [[nodiscard]] bool wait_for_kvgpud();
+  [[nodiscard]] bool take_over(int connection);
 
   const uint32_t session_id_;
+  HostPage* const page_;
+  const std::chrono::seconds away_limit_;
   std::mutex mutex_;
   std::condition_variable answered_;
+  std::map<uint32_t, Request> unanswered_;
   std::map<uint32_t, control::Extent> answers_;
   uint32_t next_request_ = 1;
+  uint64_t n_beats_ = 0;
 };
 
 }  // namespace kvgpu::worker

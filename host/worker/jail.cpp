@@ -17,8 +17,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "control.h"
-
 namespace kvgpu::worker {
 
 namespace fs = std::filesystem;
@@ -129,9 +127,9 @@ bool enter_jail(const JailConfig& config, std::string* error) {
   return true;
 }
 
-bool drop_inherited(std::string* error) {
+bool drop_inherited(int last_fd, std::string* error) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail(error, "no new privileges");
-  if (syscall(SYS_close_range, KICK_FD + 1, ~0u, 0) != 0) return fail(error, "close descriptors");
+  if (syscall(SYS_close_range, last_fd + 1, ~0u, 0) != 0) return fail(error, "close descriptors");
   return true;
 }
 

@@ -19,7 +19,7 @@ struct JailConfig {
 // which step failed.
 [[nodiscard]] bool enter_jail(const JailConfig& config, std::string* error);
 
-// The part that needs no root: no new privileges, no descriptors but ours.
-[[nodiscard]] bool drop_inherited(std::string* error);
+// The part that needs no root: no new privileges, no descriptors above `last_fd`.
+[[nodiscard]] bool drop_inherited(int last_fd, std::string* error);
 
 }  // namespace kvgpu::worker

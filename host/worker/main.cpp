@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,13 +28,14 @@ struct Options {
   JailConfig jail{};
   bool inventory = false;
   bool no_jail = false;
+  std::chrono::seconds away_limit{0};
 };
 
 [[noreturn]] void usage() {
   std::fprintf(stderr,
                "usage: kvgpu-worker --inventory --driver PATH\n"
                "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
-               "--driver PATH [--devices 0,1] [--uid N --gid N | --no-jail]\n"
+               "--driver PATH [--devices 0,1] [--uid N --gid N | --no-jail] [--away-s N]\n"
                "kvgpud starts workers; by hand only --inventory is of use.\n");
   std::exit(2);
 }
@@ -46,7 +48,7 @@ uint64_t number(const char* text) {
 }
 
 Options parse(int argc, char** argv) {
-  enum { SESSION = 1, REGION, BLOCK, WINDOW, DRIVER, DEVICES, UID, GID, NO_JAIL, INVENTORY };
+  enum { SESSION = 1, REGION, BLOCK, WINDOW, DRIVER, DEVICES, UID, GID, NO_JAIL, AWAY, INVENTORY };
   const option known[] = {{"session", 1, nullptr, SESSION},
                           {"region-bytes", 1, nullptr, REGION},
                           {"block-offset", 1, nullptr, BLOCK},
@@ -56,6 +58,7 @@ Options parse(int argc, char** argv) {
                           {"uid", 1, nullptr, UID},
                           {"gid", 1, nullptr, GID},
                           {"no-jail", 0, nullptr, NO_JAIL},
+                          {"away-s", 1, nullptr, AWAY},
                           {"inventory", 0, nullptr, INVENTORY},
                           {nullptr, 0, nullptr, 0}};
   Options options;
@@ -90,6 +93,9 @@ Options parse(int argc, char** argv) {
       case NO_JAIL:
         options.no_jail = true;
         break;
+      case AWAY:
+        options.away_limit = std::chrono::seconds(number(optarg));
+        break;
       case INVENTORY:
         options.inventory = true;
         break;
@@ -121,7 +127,8 @@ void confine(const Options& options) {
   } else {
     log("no jail: the worker keeps uid %u", geteuid());
   }
-  if (!drop_inherited(&error)) refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
+  const int last_fd = options.away_limit.count() > 0 ? LISTENER_FD : KICK_FD;
+  if (!drop_inherited(last_fd, &error)) refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
 }
 
 int start_driver(const Options& options, DriverTable* driver) {
@@ -142,6 +149,7 @@ int start_driver(const Options& options, DriverTable* driver) {
 
 [[noreturn]] void serve(const Options& options) {
   std::string error;
+  Control::remember_owner();
   confine(options);
   if (!fill_above_window(options.session.window, &error)) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
   std::byte* const block = map_block(options.session, &error);
@@ -149,8 +157,8 @@ int start_driver(const Options& options, DriverTable* driver) {
 
   static DriverTable driver;
   const int n_devices = start_driver(options, &driver);
-  static Control control(options.session.session_id);
   auto* const page = reinterpret_cast<HostPage*>(block + HOST_PAGE_OFF);
+  static Control control(options.session.session_id, page, options.away_limit);
   page->version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
   const char* progress = std::getenv("KVGPU_PROGRESS");
   const bool by_records = progress != nullptr && std::strcmp(progress, "records") == 0;
@@ -164,10 +172,10 @@ int start_driver(const Options& options, DriverTable* driver) {
   log("session %u: %d devices, block at 0x%llx", options.session.session_id, n_devices,
       static_cast<unsigned long long>(options.session.window + options.session.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));
-  control.serve();
+  const std::string why = control.serve();
   session.ending = true;
   store_release(page->ended, 1);
-  end_session("closed by kvgpud", ExitStatus::ENDED);
+  end_session(why, ExitStatus::ENDED);
 }
 
 }  // namespace

@@ -58,9 +58,12 @@ class Kvgpud:
 
 
 @asynccontextmanager
-async def kvgpud(runtime_dir: Path, **config: Any) -> AsyncIterator[Kvgpud]:
+async def kvgpud(
+    runtime_dir: Path, *, keep_sessions_s: int = 0, **config: Any
+) -> AsyncIterator[Kvgpud]:
+    """Run a kvgpud; with `keep_sessions_s` its sessions outlive it."""
     stop = asyncio.Event()
-    settings = HostConfig(driver="software", jail=False, **config)
+    settings = HostConfig(driver="software", jail=False, keep_sessions_s=keep_sessions_s, **config)
     task = asyncio.create_task(Daemon(settings, runtime_dir).run(stop))
     while not (runtime_dir / "kvgpud.sock").exists():
         assert not task.done(), task.exception()
@@ -147,6 +150,8 @@ class FakeQemu:
             for frame in decoder.feed(data):
                 if not isinstance(frame.body, cf.Ping):
                     self.frames.put_nowait(frame)
+        if self._writer is writer:  # the next kvgpud may have come before this one's end was seen
+            self._connected.clear()
         writer.close()
 
     async def say(self, *frames: Frame) -> None:
@@ -174,6 +179,8 @@ class FakeQemu:
     async def open(self) -> cf.Opened:
         await self.say(Frame(OPEN, 11))
         frame = await self.frames.get()
+        while isinstance(frame.body, cf.Closed):  # of an earlier session
+            frame = await self.frames.get()
         assert frame.id == 11
         assert isinstance(frame.body, cf.Opened), frame
         return frame.body

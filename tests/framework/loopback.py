@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,9 +25,13 @@ LIMIT_S = 120
 class Loopback:
     """A running kvgpud and `kvgpu run` against it."""
 
-    def __init__(self, runtime_dir: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, runtime_dir: Path, environment: Mapping[str, str], options: Sequence[str]
+    ) -> None:
         self.runtime_dir = runtime_dir
         self.environment = dict(environment)
+        self._options = list(options)
+        self._daemon: subprocess.Popen[bytes] | None = None
 
     def command(self, *program: str | Path) -> list[str]:
         run = (sys.executable, "-m", "kvgpu.host.cli", "run", "--")
@@ -64,19 +70,62 @@ class Loopback:
         return done.stdout
 
     def worker_pids(self) -> list[int]:
-        """Return the workers of this kvgpud: its children."""
+        """Return the workers of this runtime folder, whoever their parent is by now."""
+        log_dir = str(self.runtime_dir / "log")
         found = []
-        for status in Path("/proc").glob("[0-9]*/cmdline"):
+        for process in Path("/proc").glob("[0-9]*"):
             try:
-                arguments = status.read_bytes().split(b"\0")
-                parent = int((status.parent / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-            if arguments[0].endswith(b"kvgpu-worker") and parent == self.kvgpud_pid:
-                found.append(int(status.parent.name))
+                name = (process / "cmdline").read_bytes().split(b"\0")[0]
+                if not name.endswith(b"kvgpu-worker"):
+                    continue
+                if os.readlink(process / "fd/2").startswith(log_dir):
+                    found.append(int(process.name))
+            except OSError:
+                continue  # it has ended
         return found
 
-    kvgpud_pid = 0
+    def start_kvgpud(self) -> None:
+        """Start the daemon and wait until it answers."""
+        assert self._daemon is None
+        log = self.runtime_dir / "kvgpud.log"
+        with log.open("ab") as output:
+            self._daemon = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "kvgpu.host.kvgpud"),
+                    *("--runtime-dir", str(self.runtime_dir), *self._options),
+                ],
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+            )
+        deadline_s = time.monotonic() + 20
+        while not self._answers():
+            assert self._daemon.poll() is None, log.read_text()
+            assert time.monotonic() < deadline_s, log.read_text()
+            time.sleep(0.02)
+
+    def stop_kvgpud(self, number: signal.Signals) -> None:
+        """Send the daemon a signal that ends it, and wait for that."""
+        assert self._daemon is not None
+        self._daemon.send_signal(number)
+        self._daemon.wait(20)
+        self._daemon = None
+
+    def end(self) -> None:
+        """End the daemon, and with it what it started."""
+        if self._daemon is None:
+            if not self.worker_pids():
+                return
+            self.start_kvgpud()  # to end what an earlier one left
+        self.stop_kvgpud(signal.SIGINT)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            try:
+                sock.connect(str(self.runtime_dir / "kvgpud.sock"))
+            except OSError:
+                return False
+        return True
 
 
 @contextmanager
@@ -93,31 +142,14 @@ def loopback(driver: str = "software", jail: bool = True, **variables: str) -> I
     }
     # Not pytest's: a socket's path has 107 bytes.
     with tempfile.TemporaryDirectory(prefix="kvgpu-loopback-") as folder:
-        runtime_dir = Path(folder)
         environment["KVGPU_RUNTIME_DIR"] = folder
-        log = runtime_dir / "kvgpud.log"
-        with log.open("wb") as output:
-            daemon = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "kvgpu.host.kvgpud", "--runtime-dir", folder),
-                    *("--driver", driver, "--jail" if jail else "--no-jail"),
-                ],
-                env=environment,
-                stdout=output,
-                stderr=output,
-            )
+        options = ["--driver", driver, "--jail" if jail else "--no-jail"]
+        running = Loopback(Path(folder), environment, options)
         try:
-            deadline_s = time.monotonic() + 20
-            while not (runtime_dir / "kvgpud.sock").exists():
-                assert daemon.poll() is None, log.read_text()
-                assert time.monotonic() < deadline_s, log.read_text()
-                time.sleep(0.02)
-            running = Loopback(runtime_dir, environment)
-            running.kvgpud_pid = daemon.pid
+            running.start_kvgpud()
             yield running
         finally:
-            daemon.terminate()
-            daemon.wait(20)
+            running.end()
 
 
 def case_names() -> list[str]:

@@ -113,8 +113,8 @@ def test_jail_uid_capabilities_new_privileges_namespaces_descriptors_device_node
     open_files = {
         int(path.name): os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()
     }
-    assert set(range(6)) <= set(open_files)
-    others = [target for fd, target in open_files.items() if fd > 5]
+    assert set(range(7)) <= set(open_files)  # PROTOCOL.md §5
+    others = [target for fd, target in open_files.items() if fd > 6]
     assert all(t.startswith(("/dev/nvidia", "anon_inode:", "/proc/")) for t in others), others
 
 

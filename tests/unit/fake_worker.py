@@ -3,7 +3,8 @@
 """A kvgpu-worker without a GPU: says READY on descriptor 3 and does what FAKE_WORKER tells it.
 
 FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), stubborn (ignores end of file), crash
-(dies after READY), extents (takes two extents, gives one back), kick (ends with 0 after one kick),
+(dies after READY), extent (takes one), extents (takes two, gives one
+back), kick (ends with 0 after one kick),
 hmm (a device that reaches all memory).
 """
 
@@ -16,10 +17,21 @@ import sys
 import time
 
 MAGIC = 0x4347564B
+END = struct.pack("<H", 21)
 
 
 def frame(frame_type: int, payload: bytes = b"", number: int = 0) -> bytes:
     return struct.pack("<IHHII", MAGIC, frame_type, 0, len(payload), number) + payload
+
+
+def resume(control: socket.socket) -> None:
+    """Wait for the next kvgpud; its connection takes the place of the earlier one's."""
+    with socket.socket(fileno=os.dup(6)) as listener:
+        connection, _ = listener.accept()
+    session = int(sys.argv[sys.argv.index("--session") + 1])
+    socket.send_fds(connection, [frame(22, struct.pack("<HHI", 0, 1, 0), session)], [4, 5])
+    os.dup2(connection.fileno(), control.fileno())
+    connection.close()
 
 
 def main() -> int:
@@ -42,13 +54,14 @@ def main() -> int:
     if mode == "crash":
         time.sleep(0.05)
         os.abort()
-    if mode == "extents":
-        for number in (1, 2):
+    if mode in ("extent", "extents"):
+        for number in range(1, 3 if mode == "extents" else 2):
             control.send(frame(17, struct.pack("<Q", 4 << 20), number))
             answer = control.recv(4096)
             offset, size_bytes = struct.unpack_from("<QQ", answer, 16)
             assert size_bytes == 4 << 20
             os.pwrite(4, b"used", offset)
+    if mode == "extents":
         control.send(frame(19, struct.pack("<Q", offset)))
     poll = select.poll()
     poll.register(3, select.POLLIN)
@@ -58,10 +71,13 @@ def main() -> int:
         for fd, _ in poll.poll():
             if fd == 5:
                 return 0
-            if not control.recv(4096):
+            message = control.recv(4096)
+            if message[4:6] == END or (not message and "--away-s" not in sys.argv):
                 if mode == "stubborn":
                     time.sleep(60)
                 return 0
+            if not message:
+                resume(control)
 
 
 if __name__ == "__main__":

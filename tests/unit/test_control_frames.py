@@ -27,11 +27,13 @@ bodies = st.one_of(
     st.builds(cf.Open, u16, u16, u32, u64, u32, u32, b16),
     st.builds(cf.Opened, u16, u16, u32, u32, u32, u64, u64, u64),
     *(st.builds(body, i32, text) for body in (cf.Refused, cf.Closed, cf.Failed)),
-    *(st.builds(body) for body in (cf.Close, cf.Kick, cf.Ping, cf.Pong)),
+    *(st.builds(body) for body in (cf.Close, cf.Kick, cf.Ping, cf.Pong, cf.End)),
     st.builds(cf.Ready, u32),
     st.builds(cf.ExtentAlloc, u64),
     st.builds(cf.Extent, u64, u64),
     st.builds(cf.ExtentFree, u64),
+    st.builds(cf.Resumed, u16, u16, u32),
+    st.builds(cf.Sessions, st.lists(u32, max_size=1024).map(tuple)),
 )
 frames = st.builds(cf.Frame, bodies, u32)
 

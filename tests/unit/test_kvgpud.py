@@ -34,7 +34,7 @@ def test_local_client_gets_region_and_eventfd_and_its_end_ends_the_session(tmp_p
         async with kvgpud(tmp_path) as daemon:
             api = await daemon.api()
             client = Client(await open_run(api))
-            opened, (region_fd, kick_fd) = await client.open()
+            opened, (region_fd, kick_fd, _) = await client.open()
             assert os.fstat(region_fd).st_size == opened.region_bytes == GIB
             assert opened.block_bytes == BLOCK_BYTES
             assert os.pread(region_fd, 4, opened.block_offset) == b"used"
@@ -169,7 +169,7 @@ def test_extents_are_zeroed_when_their_session_ends(
         async with kvgpud(tmp_path) as daemon:
             api = await daemon.api()
             client = Client(await open_run(api))
-            opened, (region_fd, _) = await client.open()
+            opened, (region_fd, _, _) = await client.open()
             top = opened.region_bytes - 4 * MIB
             while (await api.sessions())[0]["pinned_bytes"] != 4 * MIB or not os.pread(
                 region_fd, 4, top - 4 * MIB
@@ -217,7 +217,7 @@ def test_kick_of_a_full_eventfd_that_blocks_does_not_hold_kvgpud_up(tmp_path: Pa
         async with kvgpud(tmp_path) as daemon:
             api = await daemon.api()  # the run ends with it
             client = Client(await open_run(api))
-            opened, (_, kick_fd) = await client.open()
+            opened, (_, kick_fd, _) = await client.open()
             os.eventfd_write(kick_fd, (1 << 64) - 2)
             os.set_blocking(kick_fd, True)
             client.send(Frame(cf.Kick(), opened.session))

@@ -16,7 +16,7 @@ from framework.kvgpud import Client, FakeQemu, gone, kvgpud, run
 from kvgpu.host.ivshmem.region import region_path
 from kvgpu.host.messages import VmListRequest
 
-pytestmark = pytest.mark.usefixtures("fake_worker")
+pytestmark = pytest.mark.usefixtures("fake_worker", "reaped")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -67,6 +67,7 @@ async def agent(folder: Path, qemu: FakeQemu) -> AsyncIterator[str]:
             *(str(agent_binary()), "--region", str(region_path(qemu.uuid))),
             *("--port", str(folder / "port"), "--socket", str(folder / "guest.sock")),
             *("--state", str(folder / "agent.state"), "--boot-id", qemu.uuid.hex),
+            *("--group", "users"),
         ]
     )
     try:
@@ -116,6 +117,36 @@ def test_agent_serves_again_after_a_restart_of_kvgpud(tmp_path: Path) -> None:
                         await Client(path).open()
                         (info,) = (await (await daemon.api()).ask(VmListRequest()))["vms"]
                         assert info["state"] == "ready"
+        finally:
+            region_path(qemu.uuid).unlink(missing_ok=True)
+
+    run(body)
+
+
+def test_restarted_kvgpud_goes_on_with_the_sessions_of_the_agent(tmp_path: Path) -> None:
+    async def body() -> None:
+        qemu = FakeQemu(tmp_path)
+        async with kvgpud(tmp_path, keep_sessions_s=60) as daemon:
+            await (await daemon.api()).ask(qemu.hook("prepare"))
+        try:
+            async with agent(tmp_path, qemu) as path:
+                async with kvgpud(tmp_path, keep_sessions_s=60) as daemon:
+                    staying, leaving = Client(path), Client(path)
+                    opened, _ = await staying.open()
+                    gone_later, _ = await leaving.open()
+                    before = await (await daemon.api()).sessions()
+                leaving.sock.close()
+                async with kvgpud(tmp_path) as daemon:
+                    api = await daemon.api()
+                    while len(after := await api.sessions()) > 1:
+                        await asyncio.sleep(0.01)
+                    assert after == [s for s in before if s["session"] == opened.session]
+                    third, _ = await Client(path).open()
+                    assert third.block_offset not in (opened.block_offset, 0)
+                    assert third.session > gone_later.session
+                    staying.sock.close()
+                    while len(await api.sessions()) > 1:
+                        await asyncio.sleep(0.01)
         finally:
             region_path(qemu.uuid).unlink(missing_ok=True)
 

@@ -20,7 +20,9 @@ from kvgpu.host.inventory import Driver
 from kvgpu.host.ivshmem import region as region_module
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.packet_socket import PacketSocket
-from kvgpu.host.sessions import Session, SessionBroker, WorkerSettings
+from kvgpu.host.session import Owner, Session
+from kvgpu.host.session_store import SessionStore
+from kvgpu.host.sessions import SessionBroker, WorkerSettings
 from kvgpu.host.units import MIB
 
 
@@ -33,7 +35,8 @@ def region() -> Iterator[Region]:
 
 @pytest.fixture
 def settings(tmp_path: Path, fake_worker: Path) -> WorkerSettings:
-    return WorkerSettings(fake_worker, tmp_path / "log", None, ready_timeout_s=5, grace_s=0.5)
+    store = SessionStore(tmp_path / "sessions", 0)
+    return WorkerSettings(fake_worker, tmp_path / "log", None, 5, 0.5, store)
 
 
 async def driver_at_once() -> Driver:
@@ -47,7 +50,7 @@ def broker_of(
 
 
 async def open_session(broker: SessionBroker, region: Region) -> Session:
-    return await broker.open(OPEN, "vm1", region, lambda _: None)
+    return await broker.open(OPEN, Owner("vm1"), region, lambda _: None)
 
 
 def n_descriptors() -> int:

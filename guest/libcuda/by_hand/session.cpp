@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "session.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -152,6 +153,7 @@ void Session::dispatch(const wire::Header& header, const std::byte* body, uint32
 // ---- the end
 
 void Session::check_connection() {
+  if (detached_.load(std::memory_order_relaxed)) return check_worker();
   char buffer[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
   const ssize_t n = recv(socket_, buffer, sizeof buffer, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -164,9 +166,18 @@ void Session::check_connection() {
     const std::string reason(buffer + HEAD, static_cast<size_t>(n - HEAD));
     end(failure.cuda_error != 0 ? static_cast<CUresult>(failure.cuda_error) : CUDA_ERROR_UNKNOWN,
         reason.c_str());
-  } else if (n <= 0) {
+  } else if (n <= 0 && worker_fd_ < 0) {
     end(CUDA_ERROR_UNKNOWN, "the connection to the host is gone");
+  } else if (n <= 0) {
+    if (!detached_.exchange(true)) log(Level::DEBUG, "kvgpud is gone; the session goes on");
+    check_worker();
   }
+}
+
+// The session is the worker: a program of the host sees it itself.
+void Session::check_worker() {
+  pollfd ended{worker_fd_, POLLIN, 0};
+  if (poll(&ended, 1, 0) > 0) end(CUDA_ERROR_UNKNOWN, "its worker has ended");
 }
 
 void Session::end(CUresult error, const char* reason) {

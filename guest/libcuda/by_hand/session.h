@@ -179,6 +179,7 @@ class Session {
   void dispatch(const wire::Header& header, const std::byte* body, uint32_t len_bytes);
   // Notices the end of the session.
   void check_connection();
+  void check_worker();
   void end(CUresult error, const char* reason);
   void run_callbacks();
 
@@ -190,7 +191,9 @@ class Session {
   std::atomic<CUresult> ended_{CUDA_SUCCESS};
   int socket_ = -1;
   int region_fd_ = -1;
-  int kick_fd_ = -1;  // -1: kicks go through the socket
+  int kick_fd_ = -1;    // -1: kicks go through the socket
+  int worker_fd_ = -1;  // on the worker's host only: readable once the worker has ended
+  std::atomic<bool> detached_{false};  // kvgpud has left, the worker has not
   uint32_t session_id_ = 0;
   std::byte* block_ = nullptr;
   HostPage* host_page_ = nullptr;

@@ -38,7 +38,7 @@ void Session::fork_child() {
   session.open_.store(false, std::memory_order_relaxed);
   // Ours only: the parent's connection stays. A child that kept them would hold the parent's
   // session open.
-  for (int* fd : {&session.socket_, &session.region_fd_, &session.kick_fd_}) {
+  for (int* fd : {&session.socket_, &session.region_fd_, &session.kick_fd_, &session.worker_fd_}) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
   }
@@ -62,7 +62,7 @@ CUresult Session::open() {
 
 // A failed start leaves nothing behind: the next cuInit begins anew.
 void Session::forget_connection() {
-  for (int* fd : {&socket_, &region_fd_, &kick_fd_}) {
+  for (int* fd : {&socket_, &region_fd_, &kick_fd_, &worker_fd_}) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
   }
@@ -70,6 +70,7 @@ void Session::forget_connection() {
   devices_.clear();
   kicked_.store(0, std::memory_order_relaxed);
   ended_.store(CUDA_SUCCESS);
+  detached_.store(false);
 }
 
 CUresult Session::connect() {
@@ -102,7 +103,7 @@ CUresult Session::connect() {
   if (::send(socket_, &frame, sizeof frame, MSG_NOSIGNAL) < 0) return CUDA_ERROR_NO_DEVICE;
 
   char buffer[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(2 * sizeof(int))];
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(3 * sizeof(int))];
   iovec io{buffer, sizeof buffer};
   msghdr message{};
   message.msg_iov = &io;
@@ -131,10 +132,11 @@ CUresult Session::connect() {
   const cmsghdr* rights = CMSG_FIRSTHDR(&message);
   if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return CUDA_ERROR_NO_DEVICE;
   const size_t n_fds = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-  int fds[2] = {-1, -1};
-  std::memcpy(fds, CMSG_DATA(rights), std::min<size_t>(n_fds, 2) * sizeof(int));
+  int fds[3] = {-1, -1, -1};
+  std::memcpy(fds, CMSG_DATA(rights), std::min<size_t>(n_fds, 3) * sizeof(int));
   region_fd_ = fds[0];
   kick_fd_ = fds[1];
+  worker_fd_ = fds[2];
   return map(opened);
 }
 

@@ -44,6 +44,9 @@ enum class Type : uint16_t {
   EXTENT = 18,
   EXTENT_FREE = 19,
   FAILED = 20,
+  END = 21,
+  RESUMED = 22,
+  SESSIONS = 23,
 };
 
 struct FrameHeader {
@@ -122,5 +125,14 @@ static_assert(sizeof(Extent) == 16);
 struct ExtentFree {
   uint64_t offset;
 };
+
+struct Resumed {
+  uint16_t major, minor;
+  uint32_t reserved;
+};
+static_assert(sizeof(Resumed) == 8);
+
+// SESSIONS: u32 session numbers up to the end of the payload.
+inline constexpr uint32_t MAX_NAMED_SESSIONS = MAX_PAYLOAD_BYTES / sizeof(uint32_t);
 
 }  // namespace kvgpu::control

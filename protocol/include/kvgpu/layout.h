@@ -58,7 +58,10 @@ struct HostPage {
   alignas(64) uint64_t error_word;
   uint64_t error_position;  // of the failing record; written before error_word
   uint64_t error_opcode;
-  alignas(64) uint64_t ended;  // 1: the worker has left. Release by it; nobody looks yet
+  // 1: the worker has left. Release by it; pairs with the agent's acquire in read_worker_state().
+  alignas(64) uint64_t ended;
+  // Counted up by a living worker, about once a second. Release; pairs as `ended` does.
+  alignas(64) uint64_t beat;
 };
 static_assert(sizeof(HostPage) <= PAGE_BYTES);
 

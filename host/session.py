@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session: a client process, its block and extents of a region, and its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvgpu.host import cuda_errors
+from kvgpu.host.complaints import Complaints
+from kvgpu.host.control_frames import (
+    FEATURES,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    Closed,
+    Extent,
+    ExtentAlloc,
+    ExtentFree,
+    Frame,
+    Open,
+    Opened,
+)
+from kvgpu.host.errors import RegionError
+from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
+from kvgpu.host.ivshmem.region import Region
+from kvgpu.host.messages import SessionInfo
+from kvgpu.host.orphans import Orphan
+from kvgpu.host.processes import start_ticks
+from kvgpu.host.session_store import SessionRecord, SessionStore
+from kvgpu.host.worker_process import WorkerProcess, start_worker
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose session it is, as far as the next kvgpud must know."""
+
+    name: str  # the VM's, or "host"
+    boot_id: bytes = b""  # the VM's
+    client_start_ticks: int = 0  # a process of this host
+
+
+class Session:
+    """A client process and its worker."""
+
+    def __init__(
+        self,
+        number: int,
+        owner: Owner,
+        region: Region,
+        block_offset: int,
+        request: Open,
+        log: Path,
+        store: SessionStore,
+    ) -> None:
+        self.number = number
+        self.owner = owner
+        self.region = region
+        self.request = request
+        self.log = log
+        self.started_at_s = time.time()
+        self.state = "starting"
+        self.block_offset = block_offset
+        self.worker: WorkerProcess | None = None
+        self.gone = asyncio.Event()
+        self._store = store
+        self._extents: dict[int, tuple[int, int]] = {}  # offset -> bytes, worker's request
+        self._why_ended: tuple[int, str] | None = None
+        self._complaints = Complaints(_log, f"session {number}")
+
+    @property
+    def comm(self) -> str:
+        """The client's process name; it chose that itself, so only plain characters are kept."""
+        text = self.request.comm.split(b"\0")[0].decode("ascii", "replace")
+        return "".join(c if c.isprintable() and c.isascii() else "?" for c in text) or "?"
+
+    def start(self, command: list[str], grace_s: float) -> None:
+        """Start the worker. Raises OSError."""
+        listener = self._store.listen(self.number)
+        try:
+            handle = start_worker(command, self.region.fd, self.log, listener)
+        finally:
+            if listener:
+                listener.close()
+        self.worker = WorkerProcess(handle, grace_s, self._on_worker_request)
+
+    def resume(self, orphan: Orphan, grace_s: float) -> None:
+        """Go on with what an earlier kvgpud began."""
+        record = orphan.record
+        self.started_at_s = record.started_at_s
+        self.region.take_block(record.block_offset)
+        for offset, (size_bytes, _) in record.extents.items():
+            self.region.take_extent(offset, size_bytes)
+        self._extents = dict(record.extents)
+        self.worker = WorkerProcess(orphan.worker, grace_s, self._on_worker_request)
+        self.worker.is_ready = record.is_ready
+        self.state = "running"
+        if not orphan.answers or not record.is_ready:
+            self.end((cuda_errors.UNKNOWN, "kvgpud was restarted and the worker did not answer"))
+
+    def save(self) -> None:
+        """Write down what the next kvgpud must know. Raises OSError."""
+        assert self.worker
+        self._store.save(
+            SessionRecord(
+                session=self.number,
+                vm=self.owner.name,
+                region=self.region.uuid,
+                region_inode=self.region.inode,
+                block_offset=self.block_offset,
+                extents=self._extents,
+                features=self.request.features,
+                window=self.request.window,
+                pid=self.request.pid,
+                uid=self.request.uid,
+                comm=self.comm.encode(),
+                boot_id=self.owner.boot_id.hex(),
+                client_start_ticks=self.owner.client_start_ticks,
+                worker_pid=self.worker.pid,
+                worker_start_ticks=start_ticks(self.worker.pid),
+                started_at_s=self.started_at_s,
+                is_ready=self.worker.is_ready,
+            )
+        )
+
+    def opened(self) -> Opened:
+        return Opened(
+            *(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES & self.request.features),
+            *(self.number, 0, self.block_offset, BLOCK_BYTES, self.region.size_bytes),
+        )
+
+    def closed(self) -> Closed:
+        """Say why the session has ended."""
+        return Closed(*self.why_ended())
+
+    def why_ended(self) -> tuple[int, str]:
+        """Return CUresult and reason: those given to `end`, else what became of the worker."""
+        if self._why_ended:
+            return self._why_ended
+        if self.worker:
+            return self.worker.failure()
+        return cuda_errors.UNKNOWN, "the session was ended before its worker started"
+
+    def kick(self) -> None:
+        if self.worker:
+            self.worker.kick()
+
+    def end(self, why: tuple[int, str] | None = None) -> None:
+        """Begin to end the session; `gone` is set once nothing of it is left."""
+        if self.state == "ending":
+            return
+        self.state = "ending"
+        self._why_ended = why
+        if self.worker:
+            self.worker.end()
+
+    def free(self) -> None:
+        """Give everything back to the region; the worker must have been reaped."""
+        if self.region.fd >= 0:
+            for offset in list(self._extents):
+                self._free_extent(offset)
+            try:
+                self.region.free_block(self.block_offset)
+            except RegionError as error:
+                _log.error("session %d: block left taken: %s", self.number, error)
+        self._extents.clear()
+        self._store.remove(self.number)
+        self.state = "ending"
+        self.gone.set()
+
+    def info(self) -> SessionInfo:
+        return SessionInfo(
+            session=self.number,
+            name=f"{self.comm}-{self.number}",
+            vm=self.owner.name,
+            pid=self.request.pid,
+            uid=self.request.uid,
+            comm=self.comm,
+            worker_pid=self.worker.pid if self.worker else 0,
+            state=self.state,
+            started_at_s=self.started_at_s,
+            pinned_bytes=sum(size_bytes for size_bytes, _ in self._extents.values()),
+            log=str(self.log),
+        )
+
+    def _on_worker_request(self, frame: Frame) -> None:
+        assert self.worker
+        try:
+            match frame.body:
+                case ExtentAlloc(size_bytes=size_bytes):
+                    self.worker.send(Frame(self._allocate(size_bytes, frame.id), frame.id))
+                case ExtentFree(offset=offset):
+                    # Freed already: an earlier kvgpud did that, and its answer was lost.
+                    if offset in self._extents:
+                        self._free_extent(offset)
+                        self.save()
+                    self.worker.send(Frame(Extent(offset, 0), frame.id))
+                case body:
+                    _log.error("session %d: worker sent %s, ended", self.number, body)
+                    self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))
+        except OSError as error:
+            _log.error("session %d: cannot be written down, ended: %s", self.number, error)
+            self.end((cuda_errors.OPERATING_SYSTEM, f"the host cannot keep its state: {error}"))
+
+    def _allocate(self, size_bytes: int, request: int) -> Extent:
+        for offset, (given_bytes, given_for) in self._extents.items():
+            if given_for == request:  # by an earlier kvgpud, whose answer was lost
+                return Extent(offset, given_bytes)
+        found = self.region.allocate_extent(size_bytes)
+        if found is None:
+            self._complaints.add(
+                "out of pinned memory; `kvgpu vm xml --pinned` or `kvgpu run --pinned` gives more"
+            )
+            return Extent(0, 0)
+        self._extents[found[0]] = (found[1], request)
+        self.save()
+        return Extent(*found)
+
+    def _free_extent(self, offset: int) -> None:
+        try:
+            self.region.free_extent(offset)
+        except RegionError as error:
+            _log.error("session %d: extent left taken: %s", self.number, error)
+        else:
+            del self._extents[offset]

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvgpud stopped, killed and started again under programs that compute."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from framework.loopback import PROGRAMS, Loopback, loopback
+
+from kvgpu.host.client import ApiClient
+from kvgpu.host.messages import SessionListRequest
+
+LOOP_S = float(os.environ.get("KVGPU_LOOP_S", "15"))  # of the checked loop
+RESTART_S = 10  # a kill and a restart take no longer, however busy the machine is
+LONGEST_CALL_MS = 1000
+DRIVER = os.environ.get("KVGPU_TEST_DRIVER", "software")
+
+
+def eventually(what: Callable[[], Any], limit_s: float = 10) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def host() -> Iterator[Loopback]:
+    with loopback(driver=DRIVER) as running:
+        yield running
+
+
+def sessions(host: Loopback) -> list[dict[str, Any]]:
+    with ApiClient(host.runtime_dir) as api:
+        listed: list[dict[str, Any]] = api.ask(SessionListRequest())["sessions"]
+    return listed
+
+
+def start_steady(host: Loopback, n_seconds: float) -> subprocess.Popen[str]:
+    process = host.start(PROGRAMS / "steady", str(n_seconds))
+    assert process.stdout
+    assert process.stdout.readline() == "steady: begins\n", host.logs()
+    return process
+
+
+def test_checked_loop_survives_kill_9_of_kvgpud(host: Loopback) -> None:
+    process = start_steady(host, LOOP_S)
+    (worker,) = host.worker_pids()
+    (before,) = sessions(host)
+    end_s = time.monotonic() + LOOP_S
+    n_kills = 0
+    while n_kills == 0 or time.monotonic() + RESTART_S < end_s:
+        host.stop_kvgpud(signal.SIGKILL)
+        n_kills += 1
+        time.sleep(1)
+        host.start_kvgpud()
+        (after,) = sessions(host)
+        assert after == before
+        time.sleep(1)
+    output, errors = process.communicate(timeout=LOOP_S + 30)
+    assert process.returncode == 0, output + errors + host.logs()
+    assert output.splitlines()[-1] == "steady: all results correct"
+    found = re.search(r"(\d+) rounds, the longest took (\d+) ms", output)
+    assert found, output
+    print(f"figure: {n_kills} kills in {LOOP_S:g} s, {found[1]} rounds, longest {found[2]} ms")
+    assert int(found[2]) <= LONGEST_CALL_MS
+    assert before["worker_pid"] == worker
+    assert eventually(lambda: not sessions(host) and not host.worker_pids())
+
+
+def test_stop_of_kvgpud_leaves_sessions_and_the_next_one_ends_them(host: Loopback) -> None:
+    process = start_steady(host, 60)
+    (worker,) = host.worker_pids()
+    host.stop_kvgpud(signal.SIGTERM)
+    time.sleep(0.5)
+    assert host.worker_pids() == [worker]
+    host.start_kvgpud()
+    kill = [sys.executable, "-m", "kvgpu.host.cli", "session", "kill", "--all"]
+    subprocess.run(kill, env=host.environment, check=True, timeout=30)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 1, output
+    assert "the session has ended: its worker has ended" in errors
+    assert not host.worker_pids()
+
+
+def test_program_that_ended_meanwhile_has_no_session_afterwards(host: Loopback) -> None:
+    process = start_steady(host, 60)
+    client = int(sessions(host)[0]["pid"])
+    host.stop_kvgpud(signal.SIGKILL)
+    os.kill(client, signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert len(host.worker_pids()) == 1, "nobody knows yet"
+    host.start_kvgpud()
+    assert eventually(lambda: not host.worker_pids() and not sessions(host))
+
+
+def test_worker_that_is_killed_without_kvgpud_is_an_error_at_once(host: Loopback) -> None:
+    process = start_steady(host, 60)
+    (worker,) = host.worker_pids()
+    host.stop_kvgpud(signal.SIGKILL)
+    time.sleep(0.2)
+    os.kill(worker, signal.SIGKILL)
+    begin_s = time.monotonic()
+    output, errors = process.communicate(timeout=20)
+    assert time.monotonic() - begin_s < 2
+    assert process.returncode == 1, output
+    assert "the session has ended: its worker has ended" in errors
+    host.start_kvgpud()
+    assert sessions(host) == []
+
+
+def test_program_of_the_same_run_opens_a_session_after_the_restart(host: Loopback) -> None:
+    mark = host.runtime_dir / "restarted"
+    wait = f"while [ ! -e {mark} ]; do sleep 0.1; done"
+    script = f"{PROGRAMS}/steady 1 && {wait} && {PROGRAMS}/demo"
+    process = host.start("/bin/sh", "-c", script)
+    assert process.stdout
+    process.stdout.readline()
+    host.stop_kvgpud(signal.SIGKILL)
+    host.start_kvgpud()
+    mark.touch()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, output + errors + host.logs()
+    assert "demo: all results correct" in output
+
+
+PINNED = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+sys.stdin.readline()
+begin_s = time.monotonic()
+result = cuda.cuMemHostAlloc(ctypes.byref(memory), ctypes.c_size_t(100 << 20), 0)
+print("result", result, "waited", time.monotonic() - begin_s > 0.5, flush=True)
+"""
+
+
+def test_pinned_memory_asked_for_without_kvgpud_comes_when_it_is_back(host: Loopback) -> None:
+    process = subprocess.Popen(
+        host.command(sys.executable, "-c", PINNED),
+        env=host.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    host.stop_kvgpud(signal.SIGKILL)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    time.sleep(1)
+    host.start_kvgpud()
+    assert eventually(lambda: sessions(host)[0]["pinned_bytes"] >= 100 << 20)
+    assert process.stdout.readline() == "result 0 waited True\n"
+    process.wait(20)
