@@ -26,6 +26,7 @@ PTX = b""".version 7.0
   ret;
 }
 \0"""
+IMAGE_FILE = Path(os.environ["NULL_WORKER_LOG"]).with_name("image.ptx")
 GRACE_S = 2.0  # for a record to be read
 LAST = (
     *("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach", "cuDevicePrimaryCtxRelease"),
@@ -71,6 +72,7 @@ class Scene:
         self.other_memory = made("cuMemAlloc_v2", ctypes.c_size_t(1 << 20))
         self.pinned = made("cuMemHostAlloc", ctypes.c_size_t(4096), 0)
         self.buffer = ctypes.create_string_buffer(4096)
+        self.file = str(IMAGE_FILE).encode()
 
     def work(self) -> None:
         """Give the stream something to wait for."""
@@ -101,6 +103,8 @@ class Scene:
         return made("cuGraphInstantiateWithFlags", self.graph(), ctypes.c_uint64(0))
 
 
+LAUNCH_CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, count
+
 # What a parameter of this type gets; out parameters (other pointers) get zeroed memory.
 BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUcontext": lambda s: s.context,
@@ -115,6 +119,7 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUdeviceptr": lambda s: s.device_memory,
     "CUhostFn": lambda _: HOST_FUNCTION,
     "CUstreamCallback": lambda _: CALLBACK,
+    "const CUlaunchConfig *": lambda s: LAUNCH_CONFIG.pack(*[1] * 6, 0, s.stream.value, 0, 0),
     "const char *": lambda _: b"empty",
     "size_t": lambda _: ctypes.c_size_t(64),
     "unsigned long long": lambda _: ctypes.c_uint64(0),
@@ -127,16 +132,19 @@ BY_NAME: dict[str, Callable[[Scene], Any]] = {
         lambda _: 1,
     ),
     **dict.fromkeys(("kernelParams", "extra", "jitOptions", "libraryOptions"), lambda _: None),
-    **dict.fromkeys(("image", "code"), lambda _: PTX),
+    **dict.fromkeys(("image", "code", "fatCubin"), lambda _: PTX),
+    **dict.fromkeys(("fname", "fileName"), lambda s: s.file),
+    **dict.fromkeys(("options", "optionValues"), lambda _: None),
     "srcDevice": lambda s: s.other_memory,
     "ElementSizeBytes": lambda _: 4,
     "len": lambda _: 256,
     "symbol": lambda _: b"cuInit",
     "cudaVersion": lambda _: 12000,
 }
-LAUNCH_CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, count
 # By function and parameter.
 SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
+    ("cuOccupancyMaxPotentialBlockSize", "blockSize"): lambda s: s.buffer,
+    ("cuOccupancyMaxPotentialBlockSizeWithFlags", "blockSize"): lambda s: s.buffer,
     ("cuMemcpy", "src"): lambda s: s.other_memory,
     ("cuMemcpyAsync", "src"): lambda s: s.other_memory,
     ("cuMemFreeHost", "p"): lambda s: s.pinned,
@@ -149,7 +157,6 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuModuleGetGlobal_v2", "name"): lambda _: b"word",
     ("cuLibraryGetGlobal", "name"): lambda _: b"word",
     ("cuGraphGetNodes", "nodes"): lambda _: None,
-    ("cuLaunchKernelEx", "config"): lambda s: LAUNCH_CONFIG.pack(*[1] * 6, 0, s.stream.value, 0, 0),
     ("cuPointerGetAttribute", "attribute"): lambda _: 2,  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     ("cuFuncSetAttribute", "attrib"): lambda _: 8,
     ("cuKernelSetAttribute", "attrib"): lambda _: 8,
@@ -180,7 +187,7 @@ def argument(scene: Scene, function: str, name: str, kind: str) -> Any:
     found = SPECIAL.get((function, name)) or BY_NAME.get(name) or BY_TYPE.get(kind)
     if found:
         return found(scene)
-    return scene.buffer if kind.endswith("*") else 0
+    return scene.buffer if kind.endswith("*") else None  # 0 of any width
 
 
 def records() -> int:
@@ -214,6 +221,7 @@ def call(function: str, params: list[list[str]], is_local: bool) -> tuple[int, i
 
 def main() -> None:
     faulthandler.enable()
+    IMAGE_FILE.write_bytes(PTX[:-1])
     rows = json.load(sys.stdin)
     results = {}
     for name in sorted(rows, key=lambda name: (name in LAST, name)):

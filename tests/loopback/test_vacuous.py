@@ -16,7 +16,7 @@ from kvgpu.protocol.generator.model import Model
 from kvgpu.protocol.generator.parse import load
 
 CALLER = Path(__file__).with_name("every_row.py")
-LIMIT_S = 200
+LIMIT_S = 280
 
 
 @pytest.fixture(scope="module")
