@@ -104,6 +104,11 @@ class Loopback:
             assert time.monotonic() < deadline_s, log.read_text()
             time.sleep(0.02)
 
+    @property
+    def kvgpud_pid(self) -> int:
+        assert self._daemon is not None
+        return self._daemon.pid
+
     def stop_kvgpud(self, number: signal.Signals) -> None:
         """Send the daemon a signal that ends it, and wait for that."""
         assert self._daemon is not None
