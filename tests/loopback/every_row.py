@@ -86,6 +86,12 @@ class Scene:
     def forget_context(self) -> None:
         must("cuDevicePrimaryCtxReset_v2", 0)
 
+    def set_block_shape(self) -> None:
+        must("cuFuncSetBlockShape", self.function, 1, 1, 1)
+
+    def link(self) -> Any:
+        return made("cuLinkCreate_v2", 0, None, None, last=True)
+
     def create_context(self) -> None:
         self.context = made("cuCtxCreate_v2", 0, 0)
 
@@ -117,6 +123,8 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUgraph": lambda s: s.graph(),
     "CUgraphExec": lambda s: s.graph_exec(),
     "CUdeviceptr": lambda s: s.device_memory,
+    "CUlinkState": lambda s: s.link(),
+    "CUjitInputType": lambda _: 1,  # CU_JIT_INPUT_PTX
     "CUhostFn": lambda _: HOST_FUNCTION,
     "CUstreamCallback": lambda _: CALLBACK,
     "const CUlaunchConfig *": lambda s: LAUNCH_CONFIG.pack(*[1] * 6, 0, s.stream.value, 0, 0),
@@ -141,10 +149,37 @@ BY_NAME: dict[str, Callable[[Scene], Any]] = {
     "symbol": lambda _: b"cuInit",
     "cudaVersion": lambda _: 12000,
 }
+MEM_OP = struct.Struct("<I4xQQ24x")  # operation, address, value
+WRITE_VALUE_32 = 2
+SYNCHRONIZATION_POLICY = 3
 # By function and parameter.
 SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuOccupancyMaxPotentialBlockSize", "blockSize"): lambda s: s.buffer,
     ("cuOccupancyMaxPotentialBlockSizeWithFlags", "blockSize"): lambda s: s.buffer,
+    **{("cuFuncSetBlockShape", axis): lambda _: 1 for axis in "xyz"},
+    **{
+        (f"cuLaunchGrid{form}", side): lambda _: 1
+        for form in ("", "Async")
+        for side in ("grid_width", "grid_height")
+    },
+    **{
+        (f"cuLinkAddData{form}", name): value
+        for form in ("", "_v2")
+        for name, value in (("data", lambda _: PTX), ("size", lambda _: ctypes.c_size_t(len(PTX))))
+    },
+    **{(f"cuLinkAddFile{form}", "path"): lambda s: s.file for form in ("", "_v2")},
+    **{(f"cuStreamBatchMemOp{form}", "count"): lambda _: 1 for form in ("", "_v2")},
+    **{
+        (f"cuStreamBatchMemOp{form}", "paramArray"): lambda s: MEM_OP.pack(
+            WRITE_VALUE_32, s.device_memory.value, 1
+        )
+        for form in ("", "_v2")
+    },
+    **{
+        (f"cuStream{verb}Attribute", "attr"): lambda _: SYNCHRONIZATION_POLICY
+        for verb in ("Get", "Set")
+    },
+    ("cuStreamSetAttribute", "value"): lambda _: struct.pack("<I64x", 1),
     ("cuMemcpy", "src"): lambda s: s.other_memory,
     ("cuMemcpyAsync", "src"): lambda s: s.other_memory,
     ("cuMemFreeHost", "p"): lambda s: s.pinned,
@@ -170,6 +205,7 @@ BEFORE: dict[str, Callable[[Scene], None]] = {
     **dict.fromkeys(("cuEventElapsedTime", "cuEventElapsedTime_v2"), Scene.record),
     **dict.fromkeys(("cuEventQuery", "cuEventSynchronize", "cuStreamWaitEvent"), Scene.record),
     **dict.fromkeys(("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"), Scene.create_context),
+    **dict.fromkeys(("cuLaunchGrid", "cuLaunchGridAsync"), Scene.set_block_shape),
     "cuDevicePrimaryCtxRetain": Scene.forget_context,
     "cuStreamEndCapture": Scene.begin_capture,
 }

@@ -2,6 +2,8 @@
 // A worker without a driver: answers every record with success at once, and adds its opcode to the
 // file NULL_WORKER_LOG. A call of the library that succeeds here without a line there has done
 // nothing.
+// NULL_WORKER_ADDRESSES: the opcodes whose replies begin with a device address, with commas
+// between.
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -11,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +42,7 @@ class NullWorker {
                   &reinterpret_cast<HostPage*>(block_)->command_credit),
         events_(block_ + EVENT_RING_OFF, EVENT_RING_BYTES,
                 &reinterpret_cast<GuestPage*>(block_ + GUEST_PAGE_OFF)->event_credit),
+        addresses_(numbers(std::getenv("NULL_WORKER_ADDRESSES"))),
         log_(std::fopen(std::getenv("NULL_WORKER_LOG"), "a")) {
     auto* const page = reinterpret_cast<HostPage*>(block_);
     page->version = VERSION;
@@ -62,9 +66,17 @@ class NullWorker {
   }
 
  private:
-  static constexpr uint64_t ADDRESS_STEP = 4 * GIB;  // the low half of an address is 0
+  static constexpr uint64_t ADDRESS_STEP = 4 * GIB;
   static constexpr uint32_t VERSION =
       uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
+
+  static std::set<uint16_t> numbers(const char* text) {
+    std::set<uint16_t> found;
+    for (char* end = nullptr; *text != '\0'; text = *end == ',' ? end + 1 : end) {
+      found.insert(static_cast<uint16_t>(std::strtoul(text, &end, 10)));
+    }
+    return found;
+  }
 
   template <typename T>
   T body() const {
@@ -79,10 +91,13 @@ class NullWorker {
     note_streams(static_cast<wire::Op>(header.opcode));
     finish_work();
     if (header.flags & wire::NOREPLY) return;
-    // Whatever the reply's form: an address of the guest's own window, and zeroes.
+    // Whatever the reply's form: zeroes, after an address of the guest's own window where it is
+    // one.
     std::vector<std::byte> out(1024);
-    std::memcpy(out.data(), &next_address_, sizeof next_address_);
-    next_address_ += ADDRESS_STEP;
+    if (addresses_.contains(header.opcode)) {
+      std::memcpy(out.data(), &next_address_, sizeof next_address_);
+      next_address_ += ADDRESS_STEP;
+    }
     if (header.opcode == static_cast<uint16_t>(wire::Op::HELLO)) out = hello();
     if (header.opcode == static_cast<uint16_t>(wire::Op::HEAP_GROW)) out = extent();
     wire::Header answer{};
@@ -151,6 +166,7 @@ class NullWorker {
   uint64_t next_address_;
   Consumer commands_;
   Producer events_;
+  const std::set<uint16_t> addresses_;  // opcodes whose reply begins with an address
   std::FILE* const log_;
   const std::byte* body_ = nullptr;
   size_t body_bytes_ = 0;

@@ -36,8 +36,14 @@ def seen(
         row.name: {"class": row.cls, "params": [[p.name, p.type] for p in row.function.params]}
         for row in model.rows
     }
+    addresses = [
+        str(row.opcode)
+        for row in model.rows
+        if row.opcode and any(p.type == "CUdeviceptr *" for p in row.function.params)
+    ]
     null_worker = {"KVGPU_WORKER": str(BUILD / "tests/loopback/null_worker")}
-    with loopback(jail=False, NULL_WORKER_LOG=str(log), **null_worker) as host:
+    null_worker |= {"NULL_WORKER_LOG": str(log), "NULL_WORKER_ADDRESSES": ",".join(addresses)}
+    with loopback(jail=False, **null_worker) as host:
         done = subprocess.run(
             host.command(sys.executable, CALLER),
             env=host.environment,
