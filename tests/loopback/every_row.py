@@ -55,6 +55,11 @@ def made(name: str, *arguments: Any, last: bool = False) -> Any:
     return out
 
 
+DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
+LOCATION = struct.pack("<II", 1, 0)  # device 0
+POOL = struct.pack("<II8s72x", 1, 0, LOCATION)  # of pinned allocations
+
+
 class Scene:
     """Fresh objects for one call."""
 
@@ -88,6 +93,26 @@ class Scene:
 
     def set_block_shape(self) -> None:
         must("cuFuncSetBlockShape", self.function, 1, 1, 1)
+
+    def pool(self) -> Any:
+        return made("cuMemPoolCreate", POOL)
+
+    def register(self) -> None:
+        must("cuMemHostRegister_v2", self.buffer, ctypes.c_size_t(4096), 0)
+        self.work()  # that might use it
+
+    def unregister(self) -> None:
+        must("cuMemHostUnregister", self.buffer)
+
+    def copy_2d(self) -> bytes:
+        source = (0, 0, DEVICE_MEMORY, 0, self.other_memory.value, 0, 64)
+        target = (0, 0, DEVICE_MEMORY, 0, self.device_memory.value, 0, 64)
+        return struct.pack("<" + "2QI4x4Q" * 2 + "2Q", *source, *target, 64, 1)
+
+    def copy_3d(self) -> bytes:
+        source = (0, 0, 0, 0, DEVICE_MEMORY, 0, self.other_memory.value, 0, 0, 64, 1)
+        target = (0, 0, 0, 0, DEVICE_MEMORY, 0, self.device_memory.value, 0, 0, 64, 1)
+        return struct.pack("<" + "4QI4x6Q" * 2 + "3Q", *source, *target, 64, 1, 1)
 
     def link(self) -> Any:
         return made("cuLinkCreate_v2", 0, None, None, last=True)
@@ -123,6 +148,14 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUgraph": lambda s: s.graph(),
     "CUgraphExec": lambda s: s.graph_exec(),
     "CUdeviceptr": lambda s: s.device_memory,
+    "CUmemoryPool": lambda s: s.pool(),
+    "const CUmemPoolProps *": lambda _: POOL,
+    "CUmemLocation *": lambda _: LOCATION,
+    "const CUmemAccessDesc *": lambda _: LOCATION + struct.pack("<I", 3),
+    "CUmemAllocationType": lambda _: 1,
+    "CUmemPool_attribute": lambda _: 4,  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    "const CUDA_MEMCPY2D *": lambda s: s.copy_2d(),
+    "const CUDA_MEMCPY3D *": lambda s: s.copy_3d(),
     "CUlinkState": lambda s: s.link(),
     "CUjitInputType": lambda _: 1,  # CU_JIT_INPUT_PTX
     "CUhostFn": lambda _: HOST_FUNCTION,
@@ -144,6 +177,7 @@ BY_NAME: dict[str, Callable[[Scene], Any]] = {
     **dict.fromkeys(("fname", "fileName"), lambda s: s.file),
     **dict.fromkeys(("options", "optionValues"), lambda _: None),
     "srcDevice": lambda s: s.other_memory,
+    **dict.fromkeys(("Width", "Height"), lambda _: ctypes.c_size_t(16)),
     "ElementSizeBytes": lambda _: 4,
     "len": lambda _: 256,
     "symbol": lambda _: b"cuInit",
@@ -179,6 +213,9 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
         (f"cuStream{verb}Attribute", "attr"): lambda _: SYNCHRONIZATION_POLICY
         for verb in ("Get", "Set")
     },
+    ("cuMemPoolSetAccess", "count"): lambda _: ctypes.c_size_t(1),
+    ("cuPointerSetAttribute", "attribute"): lambda _: 6,  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+    ("cuPointerSetAttribute", "value"): lambda _: struct.pack("<I", 1),
     ("cuStreamSetAttribute", "value"): lambda _: struct.pack("<I64x", 1),
     ("cuMemcpy", "src"): lambda s: s.other_memory,
     ("cuMemcpyAsync", "src"): lambda s: s.other_memory,
@@ -206,6 +243,7 @@ BEFORE: dict[str, Callable[[Scene], None]] = {
     **dict.fromkeys(("cuEventQuery", "cuEventSynchronize", "cuStreamWaitEvent"), Scene.record),
     **dict.fromkeys(("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"), Scene.create_context),
     **dict.fromkeys(("cuLaunchGrid", "cuLaunchGridAsync"), Scene.set_block_shape),
+    "cuMemHostUnregister": Scene.register,
     "cuDevicePrimaryCtxRetain": Scene.forget_context,
     "cuStreamEndCapture": Scene.begin_capture,
 }
@@ -214,6 +252,7 @@ COUNTED = {"cuEventQuery", "cuEventSynchronize"}
 
 
 AFTER: dict[str, Callable[[Scene], Any]] = {
+    **dict.fromkeys(("cuMemHostRegister", "cuMemHostRegister_v2"), Scene.unregister),
     "cuStreamBeginCapture_v2": Scene.end_capture,
     "cuStreamBeginCapture": Scene.end_capture,
 }

