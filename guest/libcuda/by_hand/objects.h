@@ -67,7 +67,6 @@ struct Event {
   uint32_t word = 0;
   uint64_t number = 0;
   uint64_t capture_id = 0;  // 0: the last record was an ordinary one
-  bool external = false;    // only the driver knows
 };
 
 struct Module {  // of cuModuleLoad* and cuLibraryLoad*
