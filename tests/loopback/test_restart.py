@@ -133,6 +133,22 @@ def test_program_of_the_same_run_opens_a_session_after_the_restart(host: Loopbac
     assert "demo: all results correct" in output
 
 
+def test_kvgpud_killed_lets_sessions_go_on_and_refuses_new_ones(host: Loopback) -> None:
+    mark = host.runtime_dir / "killed"
+    wait = f"while [ ! -e {mark} ]; do sleep 0.1; done"
+    init = "import ctypes; print('cuInit', ctypes.CDLL('libcuda.so.1').cuInit(0))"
+    script = f'{PROGRAMS}/steady 8 & {wait}; {sys.executable} -c "{init}"; wait'
+    process = host.start("/bin/sh", "-c", script)
+    assert process.stdout
+    assert process.stdout.readline() == "steady: begins\n"
+    host.stop_kvgpud(signal.SIGKILL)
+    mark.touch()
+    output, errors = process.communicate(timeout=60)
+    assert "cuInit 100" in output
+    assert "cannot reach" in errors
+    assert "steady: all results correct" in output
+
+
 PINNED = """
 import ctypes, os, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -34,7 +34,8 @@ class SpinThenSleep {
       sched_yield();
       return n_ % 64 == 0;
     }
-    const timespec pause{0, std::min<long>(20'000L + (n_ - SPINS - YIELDS) * 1'000L, 500'000L)};
+    // Longer the longer it has taken: after a second 2 ms, which costs 1 to 2 % of a processor.
+    const timespec pause{0, std::min<long>(20'000L + (n_ - SPINS - YIELDS) * 2'000L, 2'000'000L)};
     nanosleep(&pause, nullptr);
     return n_ % 4 == 0;
   }

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that test_life.py runs: the driver's API by ctypes, one function each.
+
+python life_programs.py NAME. A program prints `ready` and goes on when a line comes, or at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+import threading
+import time
+from _ctypes import dlclose
+
+PTX = b"""
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry add(.param .u64 p, .param .u32 n)
+{
+  .reg .u64 %a<4>;
+  .reg .u32 %r<6>;
+  ld.param.u64 %a1, [p];
+  ld.param.u32 %r1, [n];
+  mov.u32 %r2, %tid.x;
+  mul.wide.u32 %a2, %r2, 4;
+  add.u64 %a3, %a1, %a2;
+  ld.global.u32 %r3, [%a3];
+  add.u32 %r4, %r3, %r1;
+  st.global.u32 [%a3], %r4;
+  ret;
+}
+"""
+N_VALUES = 256
+BLOCKING_SYNC = 4
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def check(result: int) -> None:
+    assert result == 0, f"CUDA error {result}"
+
+
+def attach() -> ctypes.c_void_p:
+    context = ctypes.c_void_p()
+    check(cuda.cuInit(0))
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    check(cuda.cuCtxSetCurrent(context))
+    return context
+
+
+class Adder:
+    """N_VALUES numbers on the device, and a kernel that adds to each."""
+
+    def __init__(self) -> None:
+        module, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.values = ctypes.c_uint64()
+        check(cuda.cuModuleLoadData(ctypes.byref(module), PTX))
+        check(cuda.cuModuleGetFunction(ctypes.byref(self.kernel), module, b"add"))
+        n_bytes = ctypes.c_size_t(4 * N_VALUES)
+        check(cuda.cuMemAlloc_v2(ctypes.byref(self.values), n_bytes))
+        check(cuda.cuMemsetD32_v2(self.values, 0, ctypes.c_size_t(N_VALUES)))
+        check(cuda.cuCtxSynchronize())  # streams that do not wait for the default one come next
+
+    def launch(self, amount: int, stream: ctypes.c_void_p | None = None) -> int:
+        number = ctypes.c_uint32(amount)
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self.values), ctypes.addressof(number))
+        grid = (1, 1, 1, N_VALUES, 1, 1, 0)
+        result: int = cuda.cuLaunchKernel(self.kernel, *grid, stream, parameters, None)
+        return result
+
+    def read(self) -> list[int]:
+        values = (ctypes.c_uint32 * N_VALUES)()
+        check(cuda.cuMemcpyDtoH_v2(values, self.values, ctypes.c_size_t(4 * N_VALUES)))
+        return list(values)
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def until_error() -> None:
+    """Compute until a call fails; then every call must say the same."""
+    attach()
+    adder = Adder()
+    say("ready")
+    result = 0
+    while result == 0:
+        result = adder.launch(1) or cuda.cuCtxSynchronize()
+    begin_s = time.monotonic()
+    value = ctypes.c_uint64()
+    later = {
+        adder.launch(1),
+        cuda.cuCtxSynchronize(),
+        cuda.cuMemAlloc_v2(ctypes.byref(value), ctypes.c_size_t(64)),
+        cuda.cuMemsetD32_v2(adder.values, 0, ctypes.c_size_t(1)),
+    }
+    say("error", result, *sorted(later), time.monotonic() - begin_s < 1)
+
+
+def forked_child() -> None:
+    attach()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    say("ready", child)
+    time.sleep(60)
+
+
+def fork_child() -> None:
+    """Fork while other threads are inside the driver; the child has no CUDA and no held lock."""
+    context = attach()
+    stop = threading.Event()
+
+    def work() -> None:
+        check(cuda.cuCtxSetCurrent(context))
+        adder = Adder()
+        while not stop.is_set():
+            check(adder.launch(1))
+            check(cuda.cuCtxSynchronize())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    adder = Adder()
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            value = ctypes.c_uint64()
+            results = {
+                cuda.cuInit(0),
+                cuda.cuCtxSynchronize(),
+                cuda.cuMemAlloc_v2(ctypes.byref(value), ctypes.c_size_t(64)),
+                adder.launch(1),
+            }
+            blocks = [bytearray(100_000) for _ in range(100)]
+            os._exit(0 if results == {3} and len(blocks) == 100 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child"
+        check(adder.launch(2))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert adder.read() == [40] * N_VALUES
+    say("done")
+
+
+def threads_64() -> None:
+    context = attach()
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(context))
+        stream = ctypes.c_void_p()
+        check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+        adder = Adder()
+        for _ in range(20):
+            check(adder.launch(number, stream))
+        check(cuda.cuStreamSynchronize(stream))
+        if adder.read() != [20 * number] * N_VALUES:
+            wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 65)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+    say("done")
+
+
+def exit_with_work() -> None:
+    attach()
+    adder = Adder()
+    for _ in range(500):
+        check(adder.launch(1))
+    say("leaving")
+
+
+def close_library() -> None:
+    attach()
+    adder = Adder()
+    check(adder.launch(3))
+    dlclose(cuda._handle)
+    again = ctypes.CDLL("libcuda.so.1")
+    check(again.cuInit(0))
+    check(again.cuCtxSynchronize())
+    assert adder.read() == [3] * N_VALUES
+    say("done")
+
+
+def waiting() -> None:
+    """Wait for a stream that takes a second; say which part of a processor that cost."""
+    check(cuda.cuInit(0))
+    check(cuda.cuDevicePrimaryCtxSetFlags_v2(0, BLOCKING_SYNC))
+    attach()
+    sleep = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(1))
+    stream = ctypes.c_void_p()
+    check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    check(cuda.cuStreamSynchronize(stream))
+    check(cuda.cuLaunchHostFunc(stream, sleep, None))
+    before, begin_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    check(cuda.cuStreamSynchronize(stream))
+    after, took_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - begin_s
+    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    say(f"{100 * used_s / took_s:.1f}")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that die, fork, leave and wait: a defined CUDA error or result each, and no hang.
+
+test_restart.py has the deaths of kvgpud.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from framework.loopback import Loopback
+
+PROGRAMS = Path(__file__).with_name("life_programs.py")
+UNKNOWN = 999
+MAX_WAITING_PERCENT = 3
+
+
+def eventually(what: Callable[[], object], limit_s: float) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def start(host: Loopback, name: str) -> tuple[subprocess.Popen[str], list[str]]:
+    """Start a program; return it and what stands behind its `ready`."""
+    process = host.start(sys.executable, PROGRAMS, name)
+    assert process.stdout
+    line = process.stdout.readline().split()
+    assert line[:1] == ["ready"], (line, host.logs())
+    return process, line[1:]
+
+
+def check(host: Loopback, name: str) -> list[str]:
+    return host.check(sys.executable, PROGRAMS, name).splitlines()
+
+
+def client_of(run: subprocess.Popen[str]) -> int:
+    """Return the program's pid: the one child of `kvgpu run`."""
+    (child,) = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    return int(child)
+
+
+def test_worker_killed_is_one_error_for_every_call(host: Loopback) -> None:
+    process, _ = start(host, "until_error")
+    (worker,) = host.worker_pids()
+    time.sleep(0.3)
+    os.kill(worker, signal.SIGKILL)
+    output, errors = process.communicate(timeout=10)
+    assert output.split() == ["error", str(UNKNOWN), str(UNKNOWN), "True"], output
+    assert "the session has ended" in errors
+
+
+def test_forked_child_of_a_killed_program_does_not_keep_its_session(host: Loopback) -> None:
+    process, (child,) = start(host, "forked_child")
+    assert len(host.worker_pids()) == 1
+    os.kill(client_of(process), signal.SIGKILL)
+    assert eventually(lambda: not host.worker_pids(), 2)
+    os.kill(int(child), signal.SIGKILL)  # it was there all the time
+    process.communicate(timeout=10)
+
+
+def test_fork_child_has_no_cuda_and_the_parent_goes_on(host: Loopback) -> None:
+    assert check(host, "fork_child") == ["done"]
+
+
+def test_64_threads_compute(host: Loopback) -> None:
+    assert check(host, "threads_64") == ["done"]
+
+
+def test_exit_with_work_in_flight_ends_program_and_session(host: Loopback) -> None:
+    begin_s = time.monotonic()
+    assert check(host, "exit_with_work") == ["leaving"]
+    assert time.monotonic() - begin_s < 30
+    assert eventually(lambda: not host.worker_pids(), 2)
+
+
+def test_dlclose_leaves_the_program_well(host: Loopback) -> None:
+    assert check(host, "close_library") == ["done"]
+
+
+def test_sigkill_during_work_ends_the_worker_and_zeroes_the_block(host: Loopback) -> None:
+    process, _ = start(host, "until_error")
+    (worker,) = host.worker_pids()
+    arguments = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
+    block_offset = int(arguments[arguments.index("--block-offset") + 1])
+    region = os.open(f"/proc/{worker}/fd/4", os.O_RDONLY)
+    assert os.pread(region, 4096, block_offset).strip(b"\0")
+    os.kill(client_of(process), signal.SIGKILL)
+    assert eventually(lambda: not host.worker_pids(), 2)
+    assert eventually(lambda: not os.pread(region, 16 << 20, block_offset).strip(b"\0"), 1)
+    os.close(region)
+    process.communicate(timeout=10)
+
+
+def test_waiting_cpu_of_blocking_sync_is_small(host: Loopback) -> None:
+    (percent,) = check(host, "waiting")
+    print(f"figure: {percent} % of a processor while waiting for 1 s")
+    assert float(percent) <= MAX_WAITING_PERCENT
