@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
+#   life      kvgpud and workers killed under programs that compute, forks, exits, waits
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
@@ -78,8 +79,8 @@ part_programs() {
   mkdir -p "$out/programs"
   for path in "$programs_dir"/*; do
     name=$(basename "$path")
-    # bench and spin have parts of their own; CMake's files are no programs.
-    [[ -f $path && -x $path && $name != bench && $name != spin ]] || continue
+    # bench, spin and steady have parts of their own; CMake's files are no programs.
+    [[ -f $path && -x $path && ! $name =~ ^(bench|spin|steady)$ ]] || continue
     n=$((n + 1))
     compare "$name" "$out/programs/$name" "$path" || failed=1
   done
@@ -104,6 +105,8 @@ part_runtimes() {
   echo "figure: $n runtimes, native and remoted output equal: $([[ $failed -eq 0 ]] && echo yes || echo no)"
   return $failed
 }
+
+part_life() { "$python" tests/gpu/life.py 60; }
 
 part_cases() { run_cases '*'; }
 part_blocking() { run_cases 'blocking:*'; }
@@ -150,13 +153,13 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases runtimes bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases runtimes life bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, runtimes, blocking, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, runtimes, blocking, life, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

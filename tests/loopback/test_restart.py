@@ -4,77 +4,27 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from framework.life import checked_loop, eventually, sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
 
-from kvgpu.host.client import ApiClient
-from kvgpu.host.messages import SessionListRequest
-
 LOOP_S = float(os.environ.get("KVGPU_LOOP_S", "15"))  # of the checked loop
-RESTART_S = 10  # a kill and a restart take no longer, however busy the machine is
-LONGEST_CALL_MS = 1000
-DRIVER = os.environ.get("KVGPU_TEST_DRIVER", "software")
-
-
-def eventually(what: Callable[[], Any], limit_s: float = 10) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if what():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.fixture
 def host() -> Iterator[Loopback]:
-    with loopback(driver=DRIVER) as running:
+    with loopback() as running:
         yield running
 
 
-def sessions(host: Loopback) -> list[dict[str, Any]]:
-    with ApiClient(host.runtime_dir) as api:
-        listed: list[dict[str, Any]] = api.ask(SessionListRequest())["sessions"]
-    return listed
-
-
-def start_steady(host: Loopback, n_seconds: float) -> subprocess.Popen[str]:
-    process = host.start(PROGRAMS / "steady", str(n_seconds))
-    assert process.stdout
-    assert process.stdout.readline() == "steady: begins\n", host.logs()
-    return process
-
-
 def test_checked_loop_survives_kill_9_of_kvgpud(host: Loopback) -> None:
-    process = start_steady(host, LOOP_S)
-    (worker,) = host.worker_pids()
-    (before,) = sessions(host)
-    end_s = time.monotonic() + LOOP_S
-    n_kills = 0
-    while n_kills == 0 or time.monotonic() + RESTART_S < end_s:
-        host.stop_kvgpud(signal.SIGKILL)
-        n_kills += 1
-        time.sleep(1)
-        host.start_kvgpud()
-        (after,) = sessions(host)
-        assert after == before
-        time.sleep(1)
-    output, errors = process.communicate(timeout=LOOP_S + 30)
-    assert process.returncode == 0, output + errors + host.logs()
-    assert output.splitlines()[-1] == "steady: all results correct"
-    found = re.search(r"(\d+) rounds, the longest took (\d+) ms", output)
-    assert found, output
-    print(f"figure: {n_kills} kills in {LOOP_S:g} s, {found[1]} rounds, longest {found[2]} ms")
-    assert int(found[2]) <= LONGEST_CALL_MS
-    assert before["worker_pid"] == worker
-    assert eventually(lambda: not sessions(host) and not host.worker_pids())
+    print(checked_loop(host, LOOP_S))
 
 
 def test_stop_of_kvgpud_leaves_sessions_and_the_next_one_ends_them(host: Loopback) -> None:
