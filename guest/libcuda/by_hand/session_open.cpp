@@ -32,6 +32,20 @@ CUresult other_major(uint16_t hosts) {
 
 }  // namespace
 
+namespace {
+
+// Where the socket cannot be reached.
+const char* what_to_do(int error) {
+  if (error == EACCES) return "Add this user to the group kvgpu (adduser USER kvgpu), log in again";
+  if (std::strcmp(host_socket_path(), control::GUEST_SOCKET) == 0) {
+    return "Start kvgpu's agent: systemctl start kvgpu-agentd (its log: journalctl -u "
+           "kvgpu-agentd)";
+  }
+  return "Is kvgpud running (systemctl status kvgpud), or in a VM kvgpu-agentd?";
+}
+
+}  // namespace
+
 void Session::fork_child() {
   Session& session = get();
   session.forked_.store(true, std::memory_order_relaxed);
@@ -82,9 +96,9 @@ CUresult Session::connect() {
   }
   socket_ = connect_to_host();
   if (socket_ < 0) {
-    log(Level::WARNING,
-        "cannot reach %s: %s. Is kvgpu-agentd running (systemctl status kvgpu-agentd)?",
-        host_socket_path(), strerror(errno));
+    const int error = errno;
+    log(Level::WARNING, "cannot reach %s: %s. %s", host_socket_path(), strerror(error),
+        what_to_do(error));
     return CUDA_ERROR_NO_DEVICE;
   }
   struct {
