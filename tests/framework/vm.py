@@ -30,7 +30,7 @@ from framework.host_services import (
 
 BOOT_S = 180.0
 # CUDA programs are no business of root.
-AS_NOBODY = "setpriv --reuid=nobody --regid=nogroup --clear-groups"
+AS_NOBODY = "setpriv --reuid=nobody --regid=nogroup --groups=kvgpu"
 PAYLOAD_SLACK_BYTES = 16 << 20  # file system structures beside the files
 AGENT_CHANNEL = """<channel type='unix'>
   <target type='virtio' name='org.qemu.guest_agent.0'/>
