@@ -193,7 +193,7 @@ void run_session(const std::vector<Action>& actions) {
   clean_region();
   const auto at = [](uint64_t offset) { return WINDOW + BLOCK_OFFSET + offset; };
   null_driver().reset(WINDOW, {at(SLAB_OFF), SLAB_BYTES}, {at(PROGRESS_OFF), PROGRESS_BYTES});
-  worker::Control control(1);
+  worker::Control control(1, reinterpret_cast<HostPage*>(block + HOST_PAGE_OFF), {});
   worker::SessionConfig config;
   config.session_id = 1;
   config.region_bytes = REGION_BYTES;
