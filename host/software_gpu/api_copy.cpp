@@ -53,6 +53,8 @@ Operation copy_operation(const Copy& copy) {
   return operation;
 }
 
+uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
 CUresult copy_sync(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
@@ -88,8 +90,6 @@ CUresult copy_async(uint64_t to, Side to_side, uint64_t from, Side from_side, si
   return context->submit(*stream, std::move(operation));
 }
 
-uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
-
 template <class T>
 CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
   Context* context;
@@ -105,6 +105,80 @@ CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
     const auto hold = c.device.memory.snapshot();
     if (n != 0 && !hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::fill_n(reinterpret_cast<T*>(pointer), n, value);
+    return CUDA_SUCCESS;
+  };
+  return context->submit(*stream, std::move(operation));
+}
+
+/// One side of a copy of rows.
+struct Rows {
+  uint64_t address, pitch_bytes;
+};
+
+/// The first byte of a side that CUDA_MEMCPY2D describes; arrays are not done.
+CUresult rows_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x_bytes, size_t y,
+                 size_t pitch_bytes, size_t width_bytes, Rows* rows) {
+  if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool is_host = type == CU_MEMORYTYPE_HOST;
+  if (!is_host && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
+    return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t base = is_host ? address(host) : device;
+  if (base == 0 || pitch_bytes < x_bytes + width_bytes) return CUDA_ERROR_INVALID_VALUE;
+  *rows = {base + y * pitch_bytes + x_bytes, pitch_bytes};
+  return CUDA_SUCCESS;
+}
+
+Side side_of(CUmemorytype type) {
+  if (type == CU_MEMORYTYPE_HOST) return Side::HOST;
+  return type == CU_MEMORYTYPE_DEVICE ? Side::DEVICE : Side::ANY;
+}
+
+/// The operation of a copy of rows. As a plain copy, every address is looked at again when it runs.
+CUresult rows_operation(Context& context, const CUDA_MEMCPY2D& p, Operation* operation,
+                        bool* pageable) {
+  Rows to, from;
+  RETURN_IF_FAILED(rows_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY,
+                           p.dstPitch, p.WidthInBytes, &to));
+  RETURN_IF_FAILED(rows_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY,
+                           p.srcPitch, p.WidthInBytes, &from));
+  std::vector<Operation> rows;
+  *pageable = false;
+  for (size_t y = 0; y < p.Height; ++y) {
+    Copy copy;
+    RETURN_IF_FAILED(describe(context, to.address + y * to.pitch_bytes, side_of(p.dstMemoryType),
+                              from.address + y * from.pitch_bytes, side_of(p.srcMemoryType),
+                              p.WidthInBytes, &copy));
+    *pageable |= !copy.to_known || !copy.from_known;
+    rows.push_back(copy_operation(copy));
+  }
+  operation->type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  operation->run = [rows = std::move(rows)](Context& c) {
+    for (const Operation& row : rows) RETURN_IF_FAILED(row.run(c));
+    return CUDA_SUCCESS;
+  };
+  return CUDA_SUCCESS;
+}
+
+template <class T>
+CUresult fill_rows(CUdeviceptr pointer, size_t pitch_bytes, T value, size_t width, size_t height,
+                   CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  if (width == 0 || height == 0) return CUDA_SUCCESS;
+  if (pointer % sizeof(T) != 0 || (height > 1 && pitch_bytes % sizeof(T) != 0) ||
+      (height > 1 && pitch_bytes < width * sizeof(T)))
+    return CUDA_ERROR_INVALID_VALUE;
+  const size_t n_bytes = pitch_bytes * (height - 1) + width * sizeof(T);
+  if (!context->device.memory.contains(pointer, n_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  operation.run = [=](Context& c) {
+    const auto hold = c.device.memory.snapshot();
+    if (!hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (size_t y = 0; y < height; ++y)
+      std::fill_n(reinterpret_cast<T*>(pointer + y * pitch_bytes), width, value);
     return CUDA_SUCCESS;
   };
   return context->submit(*stream, std::move(operation));
@@ -153,4 +227,29 @@ SOFTWARE_GPU_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t n
 }
 SOFTWARE_GPU_API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream s) {
   return fill(to, value, n, s);
+}
+SOFTWARE_GPU_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  if (p->WidthInBytes == 0 || p->Height == 0) return CUDA_SUCCESS;
+  Operation operation;
+  bool pageable;
+  RETURN_IF_FAILED(rows_operation(*context, *p, &operation, &pageable));
+  return pageable ? submit_and_wait(*context, *stream, std::move(operation))
+                  : context->submit(*stream, std::move(operation));
+}
+SOFTWARE_GPU_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+                                   size_t height, CUstream s) {
+  return fill_rows(to, pitch, value, width, height, s);
+}
+SOFTWARE_GPU_API cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value,
+                                    size_t width, size_t height, CUstream s) {
+  return fill_rows(to, pitch, value, width, height, s);
+}
+SOFTWARE_GPU_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width,
+                                    size_t height, CUstream s) {
+  return fill_rows(to, pitch, value, width, height, s);
 }

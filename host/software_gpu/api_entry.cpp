@@ -105,6 +105,7 @@ constexpr Version VERSIONS[] = {
     {"cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2", 3020},
     {"cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", 3020},
     {"cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", 3020},
+    {"cuMemcpy2DAsync", "cuMemcpy2DAsync_v2", 3020},
     {"cuMemsetD8", "cuMemsetD8_v2", 3020},
     {"cuMemsetD16", "cuMemsetD16_v2", 3020},
     {"cuMemsetD32", "cuMemsetD32_v2", 3020},

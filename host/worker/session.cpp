@@ -97,10 +97,11 @@ CUresult Session::register_range(uint64_t address, uint64_t len_bytes) {
   constexpr unsigned FLAGS = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   if (const CUresult bad = driver->cuMemHostRegister_v2(pointer, len_bytes, FLAGS)) return bad;
   CUdeviceptr device_address = 0;
-  const CUresult bad = driver->cuMemHostGetDevicePointer_v2(&device_address, pointer, 0);
-  if (bad != CUDA_SUCCESS) return bad;
+  CUresult result = driver->cuMemHostGetDevicePointer_v2(&device_address, pointer, 0);
   // "One address" is what everything else builds on.
-  return device_address == address ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  if (result == CUDA_SUCCESS && device_address != address) result = CUDA_ERROR_NOT_SUPPORTED;
+  if (result != CUDA_SUCCESS) (void)driver->cuMemHostUnregister(pointer);
+  return result;
 }
 
 CUresult Session::register_session_memory(const Context& context) {
@@ -147,11 +148,30 @@ CUresult Session::retire_context(const Context& context, wire::Handle handle) {
   return result;
 }
 
-void Session::forget_registrations() {
-  bool any_context = false;
-  handles.each_context([&](Context&) { any_context = true; });
+void Session::end_registrations(const Context& going) {
   const std::lock_guard lock(extents_mutex_);
-  if (!any_context) registered_ = false;
+  if (!registered_ || registered_in_ != going.serial) return;
+  registered_ = false;
+  (void)driver->cuMemHostUnregister(block + PROGRESS_OFF);
+  for (const auto& [address, len_bytes] : extents_) {
+    (void)driver->cuMemHostUnregister(reinterpret_cast<void*>(address));
+  }
+}
+
+CUresult Session::enter_registered() {
+  std::vector<Context> candidates;
+  handles.each_context([&](Context& context) { candidates.push_back(context); });
+  uint64_t wanted;
+  {
+    const std::lock_guard lock(extents_mutex_);
+    if (!registered_) return CUDA_ERROR_INVALID_CONTEXT;
+    wanted = registered_in_;
+    candidates.insert(candidates.end(), kept_.begin(), kept_.end());
+  }
+  for (const Context& context : candidates) {
+    if (context.serial == wanted) return enter(context);
+  }
+  return CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult Session::add_extent(uint64_t region_off, uint64_t len_bytes) {
@@ -180,9 +200,10 @@ void Session::add_device_range(uint64_t address, uint64_t len_bytes, wire::Handl
   device_ranges_[address] = {len_bytes, context};
 }
 
-void Session::remove_device_range(uint64_t address) {
+uint64_t Session::remove_device_range(uint64_t address) {
   const std::lock_guard lock(device_ranges_mutex_);
-  device_ranges_.erase(address);
+  const auto range = device_ranges_.extract(address);
+  return range.empty() ? 0 : range.mapped().bytes;
 }
 
 std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {

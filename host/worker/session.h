@@ -90,7 +90,10 @@ class Session {
   // Makes progress words, slab and extents known to the driver, once, when the first context
   // exists.
   [[nodiscard]] CUresult register_session_memory(const Context& context);
-  void forget_registrations();  // the context they were made in is gone
+  // Before a primary context is reset: if it is the one they were made in they would go with it.
+  void end_registrations(const Context& going);
+  // Makes the context current in which session memory is registered.
+  [[nodiscard]] CUresult enter_registered();
   // Ends a context that is in no table any more. Session memory is registered in one context for
   // all: that one is kept, without the guest's memory, until it is the last.
   [[nodiscard]] CUresult retire_context(const Context& context, wire::Handle handle);
@@ -100,7 +103,7 @@ class Session {
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
   // `context`: with which it goes; 0: none.
   void add_device_range(uint64_t address, uint64_t len_bytes, wire::Handle context);
-  void remove_device_range(uint64_t address);
+  uint64_t remove_device_range(uint64_t address);  // the bytes it had, 0: none
   std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
 

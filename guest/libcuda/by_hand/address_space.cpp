@@ -61,9 +61,12 @@ bool is_reserved_for_devices(uint64_t address, uint64_t len_bytes) {
 }
 
 bool map_region(int fd, uint64_t region_off, uint64_t len_bytes) {
-  auto* const address = reinterpret_cast<void*>(window + region_off);
-  return mmap(address, len_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-              static_cast<off_t>(region_off)) != MAP_FAILED;
+  return map_region_at(window + region_off, fd, window + region_off, len_bytes);
+}
+
+bool map_region_at(uint64_t address, int fd, uint64_t heap, uint64_t len_bytes) {
+  return mmap(reinterpret_cast<void*>(address), len_bytes, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(heap - window)) != MAP_FAILED;
 }
 
 }  // namespace kvgpu::guest

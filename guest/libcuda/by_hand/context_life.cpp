@@ -7,7 +7,7 @@
 #include "context_storage.h"
 #include "contexts.h"
 #include "generated/api.gen.h"
-#include "memory_map.h"
+#include "host_memory.h"
 #include "refuse.h"
 
 namespace kvgpu::guest {
@@ -90,7 +90,7 @@ CUresult deactivate(Context& context, wire::Op op) {
   context.streams.clear();
   context.idle_thread_streams.clear();
   forget_objects(context);
-  memory_map().forget_context(context);
+  for (const MemoryRange& range : memory_map().take_context(context)) give_back(range);
   return CUDA_SUCCESS;
 }
 

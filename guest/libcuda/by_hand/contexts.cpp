@@ -118,6 +118,23 @@ CUresult ctx_get_stream_priority_range(int* leastPriority, int* greatestPriority
   return CUDA_SUCCESS;
 }
 
+CUresult finish_work(Context& context) {
+  std::vector<StreamNumber> numbers;
+  {
+    const std::lock_guard lock(context.mutex);
+    for (Stream* stream : context.streams) {
+      if (stream->capture.load() != nullptr) continue;
+      uint64_t number;
+      if (const CUresult bad = mark_stream(*stream, &number)) return bad;
+      numbers.push_back({stream->word, number});
+    }
+  }
+  for (const auto& [word, number] : numbers) {
+    if (const CUresult bad = Session::get().wait(word, number)) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult ctx_synchronize() { return ctx_synchronize_v2(nullptr); }
 
 CUresult ctx_synchronize_v2(CUcontext ctx) {
@@ -127,24 +144,10 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   Context& context = call.context_object();
   if (!context.active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  Session& session = Session::get();
-  if (session.prints.load(std::memory_order_relaxed)) {
+  if (Session::get().prints.load(std::memory_order_relaxed)) {
     return call.sync(wire::Op::HOST_SYNC, wire::HostSync{context.handle});
   }
-  std::vector<std::pair<uint32_t, uint64_t>> numbers;
-  {
-    const std::lock_guard lock(context.mutex);
-    for (Stream* stream : context.streams) {
-      if (stream->capture.load() != nullptr) continue;
-      uint64_t number;
-      if (const CUresult bad = mark_stream(*stream, &number)) return bad;
-      numbers.emplace_back(stream->word, number);
-    }
-  }
-  for (const auto& [word, number] : numbers) {
-    if (const CUresult bad = session.wait(word, number)) return bad;
-  }
-  return CUDA_SUCCESS;
+  return finish_work(context);
 }
 
 }  // namespace kvgpu::guest

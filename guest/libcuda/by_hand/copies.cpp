@@ -1,35 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies and sets. Pinned memory is copied where it is; pageable memory goes through the slab,
 // piece by piece, while the GPU copies the piece before.
+#include "copies.h"
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
 
-#include "enqueue.h"
+#include "address_space.h"
 #include "generated/api.gen.h"
-#include "memory_map.h"
 #include "refuse.h"
 #include "staging.h"
 
 namespace kvgpu::guest {
 
-namespace {
-
-enum class Wait { NO, UNTIL_DONE };
-
-bool is_device_memory(uint64_t address, uint64_t bytes) {
+Operand operand(uint64_t address, uint64_t bytes) {
   const auto range = memory_map().find(address, bytes);
-  return range && range->kind != MemoryKind::PINNED;
-}
-
-// Device copies and kernels may also reach pinned memory.
-bool is_gpu_reachable(uint64_t address, uint64_t bytes) {
-  return memory_map().find(address, bytes).has_value();
-}
-
-bool is_pinned(uint64_t address, uint64_t bytes) {
-  const auto range = memory_map().find(address, bytes);
-  return range && range->kind == MemoryKind::PINNED;
+  if (!range) return {address};
+  const uint64_t gpu_address = range->gpu_address(address, bytes);
+  return {address, gpu_address, !range->is_host(), gpu_address == 0, range->sync_memops};
 }
 
 CUresult wait_for(const Enqueue& enqueue, uint64_t number) {
@@ -38,11 +27,13 @@ CUresult wait_for(const Enqueue& enqueue, uint64_t number) {
   return session.wait(enqueue.stream().word, number);
 }
 
-CUresult copy_in_place(const Enqueue& enqueue, wire::Op op, const wire::Copy& body, Wait wait) {
-  if (wait == Wait::NO || enqueue.capture() != nullptr) return enqueue.submit(op, body);
-  uint64_t number;
-  if (const CUresult bad = enqueue.submit_marked(op, body, &number)) return bad;
-  return wait_for(enqueue, number);
+CUresult refuse_captured_pageable() {
+  return static_cast<CUresult>(refuse_part("a copy of pageable host memory in a stream capture"));
+}
+
+CUresult settle_staged(const Enqueue& enqueue, const Operand& side) {
+  if (!side.is_staged) return CUDA_SUCCESS;
+  return synchronize_stream(enqueue.stream());
 }
 
 CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byte* src,
@@ -107,74 +98,102 @@ CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr s
   return result;
 }
 
-CUresult refuse_captured_pageable() {
-  return static_cast<CUresult>(refuse_part("a copy of pageable host memory in a stream capture"));
+namespace {
+
+template <typename Body>
+CUresult copy_in_place(const Enqueue& enqueue, wire::Op op, const Body& body, Wait wait) {
+  if (wait == Wait::NO || enqueue.capture() != nullptr) return enqueue.submit(op, body);
+  uint64_t number;
+  if (const CUresult bad = enqueue.submit_marked(op, body, &number)) return bad;
+  return wait_for(enqueue, number);
 }
 
 CUresult copy_htod(CUdeviceptr dst, const void* src, size_t bytes, CUstream stream, Wait wait) {
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (bytes == 0) return CUDA_SUCCESS;
-  if (src == nullptr || !is_gpu_reachable(dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  const auto address = reinterpret_cast<uint64_t>(src);
-  if (is_pinned(address, bytes)) {
-    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, {0, 0, dst, address, bytes},
-                         wait);
+  const Operand to = operand(dst, bytes), from = operand(reinterpret_cast<uint64_t>(src), bytes);
+  if (src == nullptr || from.is_device || to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (!from.is_pageable()) {
+    const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
+    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, body, wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
+  if (const CUresult bad = settle_staged(enqueue, from)) return bad;
   // Once it is in the slab the source is the caller's again: natively, too, the call returns then.
-  return stage_to_device(enqueue, dst, static_cast<const std::byte*>(src), bytes);
+  return stage_to_device(enqueue, to.gpu_address, static_cast<const std::byte*>(src), bytes);
 }
 
 CUresult copy_dtoh(void* dst, CUdeviceptr src, size_t bytes, CUstream stream, Wait wait) {
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (bytes == 0) return CUDA_SUCCESS;
-  if (dst == nullptr || !is_gpu_reachable(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  const auto address = reinterpret_cast<uint64_t>(dst);
-  if (is_pinned(address, bytes)) {
-    return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, {0, 0, address, src, bytes},
-                         wait);
+  const Operand to = operand(reinterpret_cast<uint64_t>(dst), bytes), from = operand(src, bytes);
+  if (dst == nullptr || to.is_device || from.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (!to.is_pageable()) {
+    const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
+    return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, body, wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
-  return stage_from_device(enqueue, static_cast<std::byte*>(dst), src, bytes);
+  return stage_from_device(enqueue, static_cast<std::byte*>(dst), from.gpu_address, bytes);
 }
 
-CUresult copy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+CUresult copy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream,
+                   Wait wait_where_asked = Wait::NO) {
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (bytes == 0) return CUDA_SUCCESS;
-  if (!is_gpu_reachable(dst, bytes) || !is_gpu_reachable(src, bytes))
-    return CUDA_ERROR_INVALID_VALUE;
-  return enqueue.submit(wire::Op::cuMemcpyDtoDAsync_v2, wire::Copy{0, 0, dst, src, bytes});
+  const Operand to = operand(dst, bytes), from = operand(src, bytes);
+  if (to.is_pageable() || from.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  // CUDA 13.0 cuda.h, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: of the synchronous forms.
+  const bool asked = to.sync_memops || from.sync_memops;
+  const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
+  return copy_in_place(enqueue, wire::Op::cuMemcpyDtoDAsync_v2, body,
+                       asked ? wait_where_asked : Wait::NO);
 }
 
 // Which side is which is told by the addresses (UVA).
 CUresult copy_inferred(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, Wait wait) {
-  if (bytes == 0) return CUDA_SUCCESS;
-  const bool to_device = is_device_memory(dst, bytes), from_device = is_device_memory(src, bytes);
-  if (to_device && from_device) return copy_dtod(dst, src, bytes, stream);
-  if (to_device) return copy_htod(dst, reinterpret_cast<const void*>(src), bytes, stream, wait);
-  if (from_device) return copy_dtoh(reinterpret_cast<void*>(dst), src, bytes, stream, wait);
+  const Operand to = operand(dst, bytes), from = operand(src, bytes);
+  if (to.is_device && from.is_device) return copy_dtod(dst, src, bytes, stream, wait);
+  if (to.is_device) return copy_htod(dst, reinterpret_cast<const void*>(src), bytes, stream, wait);
+  if (from.is_device) return copy_dtoh(reinterpret_cast<void*>(dst), src, bytes, stream, wait);
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  if (is_pinned(dst, bytes) && is_pinned(src, bytes)) {
-    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, {0, 0, dst, src, bytes}, wait);
+  if (bytes == 0) return CUDA_SUCCESS;
+  // Device memory beyond its end, or nothing at all, is no host memory.
+  if (dst == 0 || src == 0 || is_reserved_for_devices(dst, 1) || is_reserved_for_devices(src, 1)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!to.is_pageable() && !from.is_pageable()) {
+    const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
+    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, body, wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
   if (const CUresult bad = synchronize_stream(enqueue.stream())) return bad;
-  std::memcpy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+  std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
   return CUDA_SUCCESS;
 }
 
+// Between devices a copy would have to cross from one context to another.
+CUresult copy_peer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
+                   size_t bytes, CUstream stream) {
+  const Context *const to = find(dst_context), *const from = find(src_context);
+  if (to == nullptr || from == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (to != from) return static_cast<CUresult>(refuse_part("a copy between two GPUs"));
+  return copy_dtod(dst, src, bytes, stream);
+}
+
 CUresult set(wire::Op op, CUdeviceptr dst, uint32_t value, size_t n, size_t element_bytes,
-             CUstream stream) {
+             CUstream stream, Wait wait_where_asked = Wait::NO) {
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (n == 0) return CUDA_SUCCESS;
   if (dst % element_bytes != 0 || n > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_gpu_reachable(dst, n * element_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return enqueue.submit(op, wire::Memset{0, 0, dst, n, value, 0});
+  const Operand to = operand(dst, n * element_bytes);
+  if (to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  return copy_in_place(enqueue, op, wire::Memset{0, 0, to.gpu_address, n, value, 0},
+                       to.sync_memops ? wait_where_asked : Wait::NO);
 }
 
 }  // namespace
@@ -196,7 +215,7 @@ CUresult memcpy_dtoh_async_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteC
 }
 CUresult memcpy_dtod_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
                         CUstream stream) {
-  return copy_dtod(dstDevice, srcDevice, ByteCount, stream);
+  return copy_dtod(dstDevice, srcDevice, ByteCount, stream, Wait::UNTIL_DONE);
 }
 CUresult memcpy_dtod_async_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
                               CUstream hStream) {
@@ -208,24 +227,32 @@ CUresult memcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream str
 CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
   return copy_inferred(dst, src, ByteCount, hStream, Wait::NO);
 }
+CUresult memcpy_peer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                     CUcontext srcContext, size_t ByteCount, CUstream stream) {
+  return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream);
+}
+CUresult memcpy_peer_async(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount, CUstream hStream) {
+  return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+}
 
 CUresult memset_d8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream stream) {
-  return set(wire::Op::cuMemsetD8Async, dstDevice, uc, N, 1, stream);
+  return set(wire::Op::cuMemsetD8Async, dstDevice, uc, N, 1, stream, Wait::UNTIL_DONE);
 }
 CUresult memset_d16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream stream) {
-  return set(wire::Op::cuMemsetD16Async, dstDevice, us, N, 2, stream);
+  return set(wire::Op::cuMemsetD16Async, dstDevice, us, N, 2, stream, Wait::UNTIL_DONE);
 }
 CUresult memset_d32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream stream) {
-  return set(wire::Op::cuMemsetD32Async, dstDevice, ui, N, 4, stream);
+  return set(wire::Op::cuMemsetD32Async, dstDevice, ui, N, 4, stream, Wait::UNTIL_DONE);
 }
 CUresult memset_d8_async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return memset_d8_v2(dstDevice, uc, N, hStream);
+  return set(wire::Op::cuMemsetD8Async, dstDevice, uc, N, 1, hStream);
 }
 CUresult memset_d16_async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return memset_d16_v2(dstDevice, us, N, hStream);
+  return set(wire::Op::cuMemsetD16Async, dstDevice, us, N, 2, hStream);
 }
 CUresult memset_d32_async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
-  return memset_d32_v2(dstDevice, ui, N, hStream);
+  return set(wire::Op::cuMemsetD32Async, dstDevice, ui, N, 4, hStream);
 }
 
 }  // namespace kvgpu::guest

@@ -75,6 +75,10 @@ CUresult device_get_attribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
   if (attrib < 0 || attrib >= wire::N_DEVICE_ATTRIBUTES) return CUDA_ERROR_INVALID_VALUE;
   const int32_t value = info->attributes[attrib];
   if (value == wire::ATTRIBUTE_UNKNOWN) return CUDA_ERROR_INVALID_VALUE;
+  if (attrib == CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) {
+    *pi = 0;  // the GPU sees registered memory where it was moved to (registrations.h)
+    return CUDA_SUCCESS;
+  }
   *pi = value;
   return CUDA_SUCCESS;
 }

@@ -71,6 +71,9 @@ struct StreamNumber {
 };
 CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers);
 
+// All work so far of all streams of the context that do not capture.
+CUresult finish_work(Context& context);
+
 // All work so far, including the device's output where images print.
 CUresult synchronize_stream(Stream& stream);
 

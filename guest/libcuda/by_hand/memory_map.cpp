@@ -37,11 +37,32 @@ std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) 
   return range;
 }
 
-void MemoryMap::forget_context(const Context& context) {
+void MemoryMap::set_sync_memops(uint64_t address, bool on) {
   const std::unique_lock lock(mutex_);
+  const auto after = ranges_.upper_bound(address);
+  if (after == ranges_.begin()) return;
+  MemoryRange& range = std::prev(after)->second;
+  if (address - range.begin < range.bytes) range.sync_memops = on;
+}
+
+bool MemoryMap::overlaps(uint64_t address, uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  const auto after = ranges_.lower_bound(address);
+  if (after != ranges_.end() && after->first - address < bytes) return true;
+  if (after == ranges_.begin()) return false;
+  const MemoryRange& before = std::prev(after)->second;
+  return address - before.begin < before.bytes;
+}
+
+std::vector<MemoryRange> MemoryMap::take_context(const Context& context) {
+  const std::unique_lock lock(mutex_);
+  std::vector<MemoryRange> taken;
   std::erase_if(ranges_, [&](const auto& item) {
-    return item.second.context == &context && item.second.kind != MemoryKind::PINNED;
+    if (item.second.context != &context) return false;
+    taken.push_back(item.second);
+    return true;
   });
+  return taken;
 }
 
 void MemoryMap::forget_module(wire::Handle module) {

@@ -1,26 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which addresses are CUDA memory: device allocations, globals of modules, pinned host memory.
+// Which addresses are CUDA memory: device allocations, globals of modules, host memory.
 // Answers pointer queries and range checks without asking the worker.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <shared_mutex>
+#include <vector>
 
 #include "objects.h"
 
 namespace kvgpu::guest {
 
-enum class MemoryKind { DEVICE, GLOBAL, PINNED };
+enum class MemoryKind {
+  DEVICE,
+  POOL,    // of cuMemAllocAsync
+  GLOBAL,  // of a module
+  PINNED,  // of cuMemHostAlloc
+  REGISTERED,
+  ALIAS,  // where the GPU, and this process a second time, sees what REGISTERED moved
+};
 
 struct MemoryRange {
   uint64_t begin;
   uint64_t bytes;
   MemoryKind kind;
   Context* context;
-  unsigned flags;      // of cuMemHostAlloc
-  uint64_t buffer_id;  // CU_POINTER_ATTRIBUTE_BUFFER_ID
+  unsigned flags = 0;      // of cuMemHostAlloc, cuMemHostRegister
+  uint64_t buffer_id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   wire::Handle module = 0;
+  wire::Handle pool = 0;  // 0: the device's default pool
+  bool sync_memops = false;
+  // Host memory: the part that the GPU reaches, and where; the rest goes through the slab. Of an
+  // ALIAS: the program's own addresses.
+  uint64_t reached_begin = 0;
+  uint64_t reached_bytes = 0;
+  uint64_t gpu_begin = 0;
+
+  bool is_host() const { return kind >= MemoryKind::PINNED; }
+  // Where the GPU finds all of [address, address + bytes), which lies in here; 0: nowhere.
+  uint64_t gpu_address(uint64_t address, uint64_t n_bytes) const {
+    if (!is_host() || kind == MemoryKind::ALIAS) return address;
+    const uint64_t offset = address - reached_begin;
+    if (address < reached_begin || offset > reached_bytes || n_bytes > reached_bytes - offset) {
+      return 0;
+    }
+    return gpu_begin + offset;
+  }
 };
 
 class MemoryMap {
@@ -31,7 +57,11 @@ class MemoryMap {
   std::optional<MemoryRange> find(uint64_t address, uint64_t bytes) const;
   // Only where `address` is the beginning of a range of this kind.
   std::optional<MemoryRange> remove(uint64_t address, MemoryKind kind);
-  void forget_context(const Context& context);
+  void set_sync_memops(uint64_t address, bool on);
+  // Is any part of [address, address + bytes) in a range?
+  bool overlaps(uint64_t address, uint64_t bytes) const;
+  // What was made in the context; its host memory is the caller's to give back.
+  std::vector<MemoryRange> take_context(const Context& context);
   void forget_module(wire::Handle module);
 
  private:

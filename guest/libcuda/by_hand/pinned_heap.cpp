@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pinned_heap.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "address_space.h"
@@ -14,25 +16,30 @@ PinnedHeap& PinnedHeap::get() {
   return heap;
 }
 
-CUresult PinnedHeap::allocate(uint64_t bytes, uint64_t* address) {
+CUresult PinnedHeap::allocate(uint64_t bytes, uint64_t* address, uint64_t align_bytes) {
   if (bytes > SESSION_WINDOW_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
   bytes = std::max((bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES, GRAIN_BYTES);
   const std::lock_guard lock(mutex_);
-  if (place(bytes, address)) return CUDA_SUCCESS;
+  if (place(bytes, align_bytes, address)) return CUDA_SUCCESS;
   if (const CUresult bad = grow(bytes)) return bad;
-  return place(bytes, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return place(bytes, align_bytes, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool PinnedHeap::place(uint64_t bytes, uint64_t* address) {
+bool PinnedHeap::place(uint64_t bytes, uint64_t align_bytes, uint64_t* address) {
+  const auto aligned = [align_bytes](uint64_t at) { return (at + align_bytes - 1) & -align_bytes; };
   // Best fit: large pieces stay whole for large buffers.
   auto best = free_.end();
   for (auto at = free_.begin(); at != free_.end(); ++at) {
-    if (at->second >= bytes && (best == free_.end() || at->second < best->second)) best = at;
+    const uint64_t skipped = aligned(at->first) - at->first;
+    const bool fits = at->second >= skipped && at->second - skipped >= bytes;
+    if (fits && (best == free_.end() || at->second < best->second)) best = at;
   }
   if (best == free_.end()) return false;
-  const auto [begin, available] = *best;
+  const auto [piece, available] = *best;
   free_.erase(best);
-  if (available > bytes) free_[begin + bytes] = available - bytes;
+  const uint64_t begin = aligned(piece), end = piece + available;
+  if (begin > piece) free_[piece] = begin - piece;
+  if (end > begin + bytes) free_[begin + bytes] = end - begin - bytes;
   used_[begin] = bytes;
   *address = begin;
   return true;
@@ -56,6 +63,9 @@ CUresult PinnedHeap::grow(uint64_t bytes) {
   if (result != CUDA_SUCCESS) return result;
   if (!map_region(session.region_fd(), grown.region_off, grown.bytes))
     return CUDA_ERROR_OUT_OF_MEMORY;
+  // A forked child has no CUDA: it must not write into what the GPU and its parent share.
+  (void)madvise(reinterpret_cast<void*>(reserve_address_space() + grown.region_off), grown.bytes,
+                MADV_DONTFORK);
   insert_free(reserve_address_space() + grown.region_off, grown.bytes);
   return CUDA_SUCCESS;
 }

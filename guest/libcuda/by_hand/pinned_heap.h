@@ -12,16 +12,18 @@ namespace kvgpu::guest {
 
 class PinnedHeap {
  public:
+  static constexpr uint64_t GRAIN_BYTES = 512;
+
   static PinnedHeap& get();
 
-  CUresult allocate(uint64_t bytes, uint64_t* address);
+  // `align_bytes`: a power of two.
+  CUresult allocate(uint64_t bytes, uint64_t* address, uint64_t align_bytes = GRAIN_BYTES);
   void free(uint64_t address);
 
  private:
-  static constexpr uint64_t GRAIN_BYTES = 512;
   static constexpr uint64_t PREFERRED_EXTENT_BYTES = 32ull << 20;
 
-  bool place(uint64_t bytes, uint64_t* address);
+  bool place(uint64_t bytes, uint64_t align_bytes, uint64_t* address);
   CUresult grow(uint64_t bytes);
   void insert_free(uint64_t begin, uint64_t bytes);
 

@@ -74,7 +74,11 @@ CUresult mem_alloc_pitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
 CUresult mem_get_address_range_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr);
 CUresult mem_host_alloc(void** pp, size_t bytesize, unsigned int Flags);
 CUresult mem_alloc_host_v2(void** pp, size_t bytesize);
+CUresult mem_alloc_host(void** pp, unsigned int bytesize);
 CUresult mem_free_host(void* p);
+CUresult mem_host_register(void* p, size_t bytesize, unsigned int Flags);
+CUresult mem_host_register_v2(void* p, size_t bytesize, unsigned int Flags);
+CUresult mem_host_unregister(void* p);
 CUresult mem_host_get_device_pointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags);
 CUresult mem_host_get_flags(unsigned int* pFlags, void* p);
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr);
@@ -100,6 +104,27 @@ CUresult memset_d32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstrea
 CUresult memset_d8_async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
 CUresult memset_d16_async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
 CUresult memset_d32_async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
+CUresult memcpy_peer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                     CUcontext srcContext, size_t ByteCount, CUstream default_stream);
+CUresult memcpy_peer_async(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount, CUstream hStream);
+CUresult memcpy_2d_v2(const CUDA_MEMCPY2D* pCopy, CUstream default_stream);
+CUresult memcpy_2d_unaligned_v2(const CUDA_MEMCPY2D* pCopy, CUstream default_stream);
+CUresult memcpy_2d_async_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream);
+CUresult memcpy_3d_v2(const CUDA_MEMCPY3D* pCopy, CUstream default_stream);
+CUresult memcpy_3d_async_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream);
+CUresult memset_d2d8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                        size_t Height, CUstream default_stream);
+CUresult memset_d2d16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                         size_t Height, CUstream default_stream);
+CUresult memset_d2d32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                         size_t Height, CUstream default_stream);
+CUresult memset_d2d8_async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                           size_t Height, CUstream hStream);
+CUresult memset_d2d16_async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                            size_t Height, CUstream hStream);
+CUresult memset_d2d32_async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                            size_t Height, CUstream hStream);
 CUresult library_load_data(CUlibrary* library, const void* code, CUjit_option* jitOptions,
                            void** jitOptionsValues, unsigned int numJitOptions,
                            CUlibraryOption* libraryOptions, void** libraryOptionValues,

@@ -176,7 +176,17 @@ EXPORT CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int 
 EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void** pp, size_t bytesize) {
   return guest::mem_alloc_host_v2(pp, bytesize);
 }
+EXPORT CUresult CUDAAPI cuMemAllocHost(void** pp, unsigned int bytesize) {
+  return guest::mem_alloc_host(pp, bytesize);
+}
 EXPORT CUresult CUDAAPI cuMemFreeHost(void* p) { return guest::mem_free_host(p); }
+EXPORT CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
+  return guest::mem_host_register(p, bytesize, Flags);
+}
+EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
+  return guest::mem_host_register_v2(p, bytesize, Flags);
+}
+EXPORT CUresult CUDAAPI cuMemHostUnregister(void* p) { return guest::mem_host_unregister(p); }
 EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p,
                                                      unsigned int Flags) {
   return guest::mem_host_get_device_pointer_v2(pdptr, p, Flags);
@@ -243,6 +253,57 @@ EXPORT CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short u
 EXPORT CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                          CUstream hStream) {
   return guest::memset_d32_async(dstDevice, ui, N, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
+                                     CUdeviceptr srcDevice, CUcontext srcContext,
+                                     size_t ByteCount) {
+  return guest::memcpy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                            CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
+                                          CUdeviceptr srcDevice, CUcontext srcContext,
+                                          size_t ByteCount, CUstream hStream) {
+  return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
+  return guest::memcpy_2d_v2(pCopy, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) {
+  return guest::memcpy_2d_unaligned_v2(pCopy, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+  return guest::memcpy_2d_async_v2(pCopy, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
+  return guest::memcpy_3d_v2(pCopy, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
+  return guest::memcpy_3d_async_v2(pCopy, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                        size_t Width, size_t Height) {
+  return guest::memset_d2d8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                         size_t Width, size_t Height) {
+  return guest::memset_d2d16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                         size_t Width, size_t Height) {
+  return guest::memset_d2d32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                          size_t Width, size_t Height, CUstream hStream) {
+  return guest::memset_d2d8_async(dstDevice, dstPitch, uc, Width, Height, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch,
+                                           unsigned short us, size_t Width, size_t Height,
+                                           CUstream hStream) {
+  return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width, Height, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                           size_t Width, size_t Height, CUstream hStream) {
+  return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
                                           CUjit_option* jitOptions, void** jitOptionsValues,
@@ -475,6 +536,21 @@ EXPORT CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX,
                               sharedMemBytes, hStream ? hStream : CU_STREAM_PER_THREAD,
                               kernelParams, extra);
 }
+EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+  return guest::memcpy_2d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
+  return guest::memcpy_2d_unaligned_v2(pCopy, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
+  return guest::memcpy_2d_v2(pCopy, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
+  return guest::memcpy_3d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
+  return guest::memcpy_3d_v2(pCopy, CU_STREAM_PER_THREAD);
+}
 EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                            CUstream hStream) {
   return guest::memcpy_async(dst, src, ByteCount, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -506,6 +582,18 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* 
                                              size_t ByteCount) {
   return guest::memcpy_htod_v2(dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
 }
+EXPORT CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
+                                               CUdeviceptr srcDevice, CUcontext srcContext,
+                                               size_t ByteCount, CUstream hStream) {
+  return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                  hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext,
+                                          CUdeviceptr srcDevice, CUcontext srcContext,
+                                          size_t ByteCount) {
+  return guest::memcpy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                            CU_STREAM_PER_THREAD);
+}
 EXPORT CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
   return guest::memcpy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
 }
@@ -515,6 +603,36 @@ EXPORT CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned sh
 }
 EXPORT CUresult CUDAAPI cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N) {
   return guest::memset_d16_v2(dstDevice, us, N, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch,
+                                                unsigned short us, size_t Width, size_t Height,
+                                                CUstream hStream) {
+  return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width, Height,
+                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
+                                              unsigned short us, size_t Width, size_t Height) {
+  return guest::memset_d2d16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch,
+                                                unsigned int ui, size_t Width, size_t Height,
+                                                CUstream hStream) {
+  return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width, Height,
+                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
+                                              unsigned int ui, size_t Width, size_t Height) {
+  return guest::memset_d2d32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch,
+                                               unsigned char uc, size_t Width, size_t Height,
+                                               CUstream hStream) {
+  return guest::memset_d2d8_async(dstDevice, dstPitch, uc, Width, Height,
+                                  hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
+                                             unsigned char uc, size_t Width, size_t Height) {
+  return guest::memset_d2d8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                               CUstream hStream) {

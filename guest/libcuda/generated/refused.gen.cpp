@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[505] = {
+const RefusedName REFUSED_NAMES[475] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -427,15 +427,15 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuMemAddressReserve", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemAdvise", "managed memory is not served yet"},
     {"cuMemAdvise_v2", "managed memory is not served yet"},
-    {"cuMemAlloc", "variant of an older CUDA release, not served yet"},
+    {"cuMemAlloc", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemAllocAsync", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemAllocAsync_ptsz", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemAllocFromPoolAsync", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemAllocFromPoolAsync_ptsz",
      "stream-ordered allocation and memory pools are not served yet"},
-    {"cuMemAllocHost", "variant of an older CUDA release, not served yet"},
     {"cuMemAllocManaged", "managed memory is not served yet"},
-    {"cuMemAllocPitch", "variant of an older CUDA release, not served yet"},
+    {"cuMemAllocPitch",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemBatchDecompressAsync", "this form of copy or memset is not served yet"},
     {"cuMemBatchDecompressAsync_ptsz", "this form of copy or memset is not served yet"},
     {"cuMemCreate", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
@@ -445,11 +445,12 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuMemDiscardBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemExportToShareableHandle",
      "sharing memory or events between processes is not served yet"},
-    {"cuMemFree", "variant of an older CUDA release, not served yet"},
+    {"cuMemFree", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemFreeAsync", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemFreeAsync_ptsz", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemGetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemGetAddressRange", "variant of an older CUDA release, not served yet"},
+    {"cuMemGetAddressRange",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemGetAllocationGranularity",
      "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAllocationPropertiesFromHandle",
@@ -457,12 +458,10 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetDefaultMemPool", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
-    {"cuMemGetInfo", "variant of an older CUDA release, not served yet"},
+    {"cuMemGetInfo", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemGetMemPool", "stream-ordered allocation and memory pools are not served yet"},
-    {"cuMemHostGetDevicePointer", "variant of an older CUDA release, not served yet"},
-    {"cuMemHostRegister", "registering host memory is not served yet"},
-    {"cuMemHostRegister_v2", "registering host memory is not served yet"},
-    {"cuMemHostUnregister", "registering host memory is not served yet"},
+    {"cuMemHostGetDevicePointer",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemImportFromShareableHandle",
      "sharing memory or events between processes is not served yet"},
     {"cuMemMap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
@@ -495,19 +494,14 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuMemSetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemSetMemPool", "stream-ordered allocation and memory pools are not served yet"},
     {"cuMemUnmap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemcpy2D", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2DAsync", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2DAsync_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2DAsync_v2_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2DUnaligned", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2DUnaligned_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2DUnaligned_v2_ptds", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2D_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpy2D_v2_ptds", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3D", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DAsync", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DAsync_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DAsync_v2_ptsz", "this form of copy or memset is not served yet"},
+    {"cuMemcpy2D", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpy2DAsync",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpy2DUnaligned",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpy3D", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpy3DAsync",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpy3DBatchAsync", "this form of copy or memset is not served yet"},
     {"cuMemcpy3DBatchAsync_ptsz", "this form of copy or memset is not served yet"},
     {"cuMemcpy3DBatchAsync_v2", "this form of copy or memset is not served yet"},
@@ -516,8 +510,6 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuMemcpy3DPeerAsync", "access between GPUs is not served yet"},
     {"cuMemcpy3DPeerAsync_ptsz", "access between GPUs is not served yet"},
     {"cuMemcpy3DPeer_ptds", "access between GPUs is not served yet"},
-    {"cuMemcpy3D_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3D_v2_ptds", "this form of copy or memset is not served yet"},
     {"cuMemcpyAtoA", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyAtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyAtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
@@ -537,40 +529,27 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuMemcpyDtoA", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyDtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyDtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuMemcpyDtoD", "variant of an older CUDA release, not served yet"},
-    {"cuMemcpyDtoDAsync", "variant of an older CUDA release, not served yet"},
-    {"cuMemcpyDtoH", "variant of an older CUDA release, not served yet"},
-    {"cuMemcpyDtoHAsync", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyDtoD", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpyDtoDAsync",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpyDtoH", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpyDtoHAsync",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpyHtoA", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyHtoAAsync", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyHtoAAsync_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyHtoAAsync_v2_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyHtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyHtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuMemcpyHtoD", "variant of an older CUDA release, not served yet"},
-    {"cuMemcpyHtoDAsync", "variant of an older CUDA release, not served yet"},
-    {"cuMemcpyPeer", "access between GPUs is not served yet"},
-    {"cuMemcpyPeerAsync", "access between GPUs is not served yet"},
-    {"cuMemcpyPeerAsync_ptsz", "access between GPUs is not served yet"},
-    {"cuMemcpyPeer_ptds", "access between GPUs is not served yet"},
-    {"cuMemsetD16", "variant of an older CUDA release, not served yet"},
-    {"cuMemsetD2D16", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D16Async", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D16Async_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D16_v2", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D16_v2_ptds", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D32", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D32Async", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D32Async_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D32_v2", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D32_v2_ptds", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D8", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D8Async", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D8Async_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D8_v2", "this form of copy or memset is not served yet"},
-    {"cuMemsetD2D8_v2_ptds", "this form of copy or memset is not served yet"},
-    {"cuMemsetD32", "variant of an older CUDA release, not served yet"},
-    {"cuMemsetD8", "variant of an older CUDA release, not served yet"},
+    {"cuMemcpyHtoD", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemcpyHtoDAsync",
+     "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemsetD16", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemsetD2D16", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemsetD2D32", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemsetD2D8", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemsetD32", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemsetD8", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMipmappedArrayCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMipmappedArrayDestroy", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMipmappedArrayGetLevel", "textures, surfaces and CUDA arrays are not served yet"},
@@ -724,8 +703,8 @@ const RefusedName REFUSED_NAMES[505] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 505;
-std::atomic<uint64_t> refused_calls[505];
+const int N_REFUSED_NAMES = 475;
+std::atomic<uint64_t> refused_calls[475];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -970,266 +949,236 @@ EXPORT int cuMemAllocAsync() { return kvgpu::guest::refuse(238); }
 EXPORT int cuMemAllocAsync_ptsz() { return kvgpu::guest::refuse(239); }
 EXPORT int cuMemAllocFromPoolAsync() { return kvgpu::guest::refuse(240); }
 EXPORT int cuMemAllocFromPoolAsync_ptsz() { return kvgpu::guest::refuse(241); }
-EXPORT int cuMemAllocHost() { return kvgpu::guest::refuse(242); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(243); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(244); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(245); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(246); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(247); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(248); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(249); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(250); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(251); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(252); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(253); }
-EXPORT int cuMemFreeAsync() { return kvgpu::guest::refuse(254); }
-EXPORT int cuMemFreeAsync_ptsz() { return kvgpu::guest::refuse(255); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(256); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(257); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(258); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(259); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(260); }
-EXPORT int cuMemGetDefaultMemPool() { return kvgpu::guest::refuse(261); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(262); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(263); }
-EXPORT int cuMemGetMemPool() { return kvgpu::guest::refuse(264); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(265); }
-EXPORT int cuMemHostRegister() { return kvgpu::guest::refuse(266); }
-EXPORT int cuMemHostRegister_v2() { return kvgpu::guest::refuse(267); }
-EXPORT int cuMemHostUnregister() { return kvgpu::guest::refuse(268); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(269); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(270); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(271); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(272); }
-EXPORT int cuMemPoolCreate() { return kvgpu::guest::refuse(273); }
-EXPORT int cuMemPoolDestroy() { return kvgpu::guest::refuse(274); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(275); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(276); }
-EXPORT int cuMemPoolGetAccess() { return kvgpu::guest::refuse(277); }
-EXPORT int cuMemPoolGetAttribute() { return kvgpu::guest::refuse(278); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(279); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(280); }
-EXPORT int cuMemPoolSetAccess() { return kvgpu::guest::refuse(281); }
-EXPORT int cuMemPoolSetAttribute() { return kvgpu::guest::refuse(282); }
-EXPORT int cuMemPoolTrimTo() { return kvgpu::guest::refuse(283); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(284); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(285); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(286); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(287); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(288); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(289); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(290); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(291); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(292); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(293); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(294); }
-EXPORT int cuMemSetMemPool() { return kvgpu::guest::refuse(295); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(296); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(297); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(298); }
-EXPORT int cuMemcpy2DAsync_v2() { return kvgpu::guest::refuse(299); }
-EXPORT int cuMemcpy2DAsync_v2_ptsz() { return kvgpu::guest::refuse(300); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(301); }
-EXPORT int cuMemcpy2DUnaligned_v2() { return kvgpu::guest::refuse(302); }
-EXPORT int cuMemcpy2DUnaligned_v2_ptds() { return kvgpu::guest::refuse(303); }
-EXPORT int cuMemcpy2D_v2() { return kvgpu::guest::refuse(304); }
-EXPORT int cuMemcpy2D_v2_ptds() { return kvgpu::guest::refuse(305); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(306); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(307); }
-EXPORT int cuMemcpy3DAsync_v2() { return kvgpu::guest::refuse(308); }
-EXPORT int cuMemcpy3DAsync_v2_ptsz() { return kvgpu::guest::refuse(309); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(310); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(311); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(312); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(313); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(314); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(315); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(316); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(317); }
-EXPORT int cuMemcpy3D_v2() { return kvgpu::guest::refuse(318); }
-EXPORT int cuMemcpy3D_v2_ptds() { return kvgpu::guest::refuse(319); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(320); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(321); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(322); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(323); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(324); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(325); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(326); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(327); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(328); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(329); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(330); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(331); }
-EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(332); }
-EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(333); }
-EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(334); }
-EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(335); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(336); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(337); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(338); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(339); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(340); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(341); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(342); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(343); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(344); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(345); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(346); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(347); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(348); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(349); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(350); }
-EXPORT int cuMemcpyPeer() { return kvgpu::guest::refuse(351); }
-EXPORT int cuMemcpyPeerAsync() { return kvgpu::guest::refuse(352); }
-EXPORT int cuMemcpyPeerAsync_ptsz() { return kvgpu::guest::refuse(353); }
-EXPORT int cuMemcpyPeer_ptds() { return kvgpu::guest::refuse(354); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(355); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(356); }
-EXPORT int cuMemsetD2D16Async() { return kvgpu::guest::refuse(357); }
-EXPORT int cuMemsetD2D16Async_ptsz() { return kvgpu::guest::refuse(358); }
-EXPORT int cuMemsetD2D16_v2() { return kvgpu::guest::refuse(359); }
-EXPORT int cuMemsetD2D16_v2_ptds() { return kvgpu::guest::refuse(360); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(361); }
-EXPORT int cuMemsetD2D32Async() { return kvgpu::guest::refuse(362); }
-EXPORT int cuMemsetD2D32Async_ptsz() { return kvgpu::guest::refuse(363); }
-EXPORT int cuMemsetD2D32_v2() { return kvgpu::guest::refuse(364); }
-EXPORT int cuMemsetD2D32_v2_ptds() { return kvgpu::guest::refuse(365); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(366); }
-EXPORT int cuMemsetD2D8Async() { return kvgpu::guest::refuse(367); }
-EXPORT int cuMemsetD2D8Async_ptsz() { return kvgpu::guest::refuse(368); }
-EXPORT int cuMemsetD2D8_v2() { return kvgpu::guest::refuse(369); }
-EXPORT int cuMemsetD2D8_v2_ptds() { return kvgpu::guest::refuse(370); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(371); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(372); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(373); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(374); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(375); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(376); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(377); }
-EXPORT int cuModuleEnumerateFunctions() { return kvgpu::guest::refuse(378); }
-EXPORT int cuModuleGetFunctionCount() { return kvgpu::guest::refuse(379); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(380); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(381); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(382); }
-EXPORT int cuModuleLoad() { return kvgpu::guest::refuse(383); }
-EXPORT int cuModuleLoadFatBinary() { return kvgpu::guest::refuse(384); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(385); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(386); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(387); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(388); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(389); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(390); }
-EXPORT int cuOccupancyAvailableDynamicSMemPerBlock() { return kvgpu::guest::refuse(391); }
-EXPORT int cuOccupancyMaxActiveClusters() { return kvgpu::guest::refuse(392); }
-EXPORT int cuOccupancyMaxPotentialBlockSize() { return kvgpu::guest::refuse(393); }
-EXPORT int cuOccupancyMaxPotentialBlockSizeWithFlags() { return kvgpu::guest::refuse(394); }
-EXPORT int cuOccupancyMaxPotentialClusterSize() { return kvgpu::guest::refuse(395); }
-EXPORT int cuParamSetSize() { return kvgpu::guest::refuse(396); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(397); }
-EXPORT int cuParamSetf() { return kvgpu::guest::refuse(398); }
-EXPORT int cuParamSeti() { return kvgpu::guest::refuse(399); }
-EXPORT int cuParamSetv() { return kvgpu::guest::refuse(400); }
-EXPORT int cuPointerSetAttribute() { return kvgpu::guest::refuse(401); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(402); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(403); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(404); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(405); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(406); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(407); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(408); }
-EXPORT int cuStreamBatchMemOp() { return kvgpu::guest::refuse(409); }
-EXPORT int cuStreamBatchMemOp_ptsz() { return kvgpu::guest::refuse(410); }
-EXPORT int cuStreamBatchMemOp_v2() { return kvgpu::guest::refuse(411); }
-EXPORT int cuStreamBatchMemOp_v2_ptsz() { return kvgpu::guest::refuse(412); }
-EXPORT int cuStreamBeginCapture() { return kvgpu::guest::refuse(413); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(414); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(415); }
-EXPORT int cuStreamBeginCapture_ptsz() { return kvgpu::guest::refuse(416); }
-EXPORT int cuStreamCopyAttributes() { return kvgpu::guest::refuse(417); }
-EXPORT int cuStreamCopyAttributes_ptsz() { return kvgpu::guest::refuse(418); }
-EXPORT int cuStreamDestroy() { return kvgpu::guest::refuse(419); }
-EXPORT int cuStreamGetAttribute() { return kvgpu::guest::refuse(420); }
-EXPORT int cuStreamGetAttribute_ptsz() { return kvgpu::guest::refuse(421); }
-EXPORT int cuStreamGetCaptureInfo() { return kvgpu::guest::refuse(422); }
-EXPORT int cuStreamGetCaptureInfo_ptsz() { return kvgpu::guest::refuse(423); }
-EXPORT int cuStreamGetCtx_v2() { return kvgpu::guest::refuse(424); }
-EXPORT int cuStreamGetCtx_v2_ptsz() { return kvgpu::guest::refuse(425); }
-EXPORT int cuStreamGetDevice() { return kvgpu::guest::refuse(426); }
-EXPORT int cuStreamGetDevice_ptsz() { return kvgpu::guest::refuse(427); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(428); }
-EXPORT int cuStreamSetAttribute() { return kvgpu::guest::refuse(429); }
-EXPORT int cuStreamSetAttribute_ptsz() { return kvgpu::guest::refuse(430); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(431); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(432); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(433); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(434); }
-EXPORT int cuStreamWaitValue32() { return kvgpu::guest::refuse(435); }
-EXPORT int cuStreamWaitValue32_ptsz() { return kvgpu::guest::refuse(436); }
-EXPORT int cuStreamWaitValue32_v2() { return kvgpu::guest::refuse(437); }
-EXPORT int cuStreamWaitValue32_v2_ptsz() { return kvgpu::guest::refuse(438); }
-EXPORT int cuStreamWaitValue64() { return kvgpu::guest::refuse(439); }
-EXPORT int cuStreamWaitValue64_ptsz() { return kvgpu::guest::refuse(440); }
-EXPORT int cuStreamWaitValue64_v2() { return kvgpu::guest::refuse(441); }
-EXPORT int cuStreamWaitValue64_v2_ptsz() { return kvgpu::guest::refuse(442); }
-EXPORT int cuStreamWriteValue32() { return kvgpu::guest::refuse(443); }
-EXPORT int cuStreamWriteValue32_ptsz() { return kvgpu::guest::refuse(444); }
-EXPORT int cuStreamWriteValue32_v2() { return kvgpu::guest::refuse(445); }
-EXPORT int cuStreamWriteValue32_v2_ptsz() { return kvgpu::guest::refuse(446); }
-EXPORT int cuStreamWriteValue64() { return kvgpu::guest::refuse(447); }
-EXPORT int cuStreamWriteValue64_ptsz() { return kvgpu::guest::refuse(448); }
-EXPORT int cuStreamWriteValue64_v2() { return kvgpu::guest::refuse(449); }
-EXPORT int cuStreamWriteValue64_v2_ptsz() { return kvgpu::guest::refuse(450); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(451); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(452); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(453); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(454); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(455); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(456); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(457); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(458); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(459); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(460); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(461); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(462); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(463); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(464); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(465); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(466); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(467); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(468); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(469); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(470); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(471); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(472); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(473); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(474); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(475); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(476); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(477); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(478); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(479); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(480); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(481); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(482); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(483); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(484); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(485); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(486); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(487); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(488); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(489); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(490); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(491); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(492); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(493); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(494); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(495); }
-EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(496); }
-EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(497); }
-EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(498); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(499); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(500); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(501); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(502); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(503); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(504); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(242); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(243); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(244); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(245); }
+EXPORT int cuMemCreate() { return kvgpu::guest::refuse(246); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(247); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(248); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(249); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(250); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(251); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(252); }
+EXPORT int cuMemFreeAsync() { return kvgpu::guest::refuse(253); }
+EXPORT int cuMemFreeAsync_ptsz() { return kvgpu::guest::refuse(254); }
+EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(255); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(256); }
+EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(257); }
+EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(258); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(259); }
+EXPORT int cuMemGetDefaultMemPool() { return kvgpu::guest::refuse(260); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(261); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(262); }
+EXPORT int cuMemGetMemPool() { return kvgpu::guest::refuse(263); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(264); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(265); }
+EXPORT int cuMemMap() { return kvgpu::guest::refuse(266); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(267); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(268); }
+EXPORT int cuMemPoolCreate() { return kvgpu::guest::refuse(269); }
+EXPORT int cuMemPoolDestroy() { return kvgpu::guest::refuse(270); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(271); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(272); }
+EXPORT int cuMemPoolGetAccess() { return kvgpu::guest::refuse(273); }
+EXPORT int cuMemPoolGetAttribute() { return kvgpu::guest::refuse(274); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(275); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(276); }
+EXPORT int cuMemPoolSetAccess() { return kvgpu::guest::refuse(277); }
+EXPORT int cuMemPoolSetAttribute() { return kvgpu::guest::refuse(278); }
+EXPORT int cuMemPoolTrimTo() { return kvgpu::guest::refuse(279); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(280); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(281); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(282); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(283); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(284); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(285); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(286); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(287); }
+EXPORT int cuMemRelease() { return kvgpu::guest::refuse(288); }
+EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(289); }
+EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(290); }
+EXPORT int cuMemSetMemPool() { return kvgpu::guest::refuse(291); }
+EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(292); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(293); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(294); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(295); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(296); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(297); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(298); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(299); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(300); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(301); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(302); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(303); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(304); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(305); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(306); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(307); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(308); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(309); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(310); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(311); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(312); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(313); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(314); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(315); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(316); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(317); }
+EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(318); }
+EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(319); }
+EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(320); }
+EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(321); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(322); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(323); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(324); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(325); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(326); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(327); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(328); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(329); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(330); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(331); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(332); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(333); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(334); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(335); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(336); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(337); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(338); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(339); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(340); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(341); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(342); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(343); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(344); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(345); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(346); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(347); }
+EXPORT int cuModuleEnumerateFunctions() { return kvgpu::guest::refuse(348); }
+EXPORT int cuModuleGetFunctionCount() { return kvgpu::guest::refuse(349); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(350); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(351); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(352); }
+EXPORT int cuModuleLoad() { return kvgpu::guest::refuse(353); }
+EXPORT int cuModuleLoadFatBinary() { return kvgpu::guest::refuse(354); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(355); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(356); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(357); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(358); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(359); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(360); }
+EXPORT int cuOccupancyAvailableDynamicSMemPerBlock() { return kvgpu::guest::refuse(361); }
+EXPORT int cuOccupancyMaxActiveClusters() { return kvgpu::guest::refuse(362); }
+EXPORT int cuOccupancyMaxPotentialBlockSize() { return kvgpu::guest::refuse(363); }
+EXPORT int cuOccupancyMaxPotentialBlockSizeWithFlags() { return kvgpu::guest::refuse(364); }
+EXPORT int cuOccupancyMaxPotentialClusterSize() { return kvgpu::guest::refuse(365); }
+EXPORT int cuParamSetSize() { return kvgpu::guest::refuse(366); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(367); }
+EXPORT int cuParamSetf() { return kvgpu::guest::refuse(368); }
+EXPORT int cuParamSeti() { return kvgpu::guest::refuse(369); }
+EXPORT int cuParamSetv() { return kvgpu::guest::refuse(370); }
+EXPORT int cuPointerSetAttribute() { return kvgpu::guest::refuse(371); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(372); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(373); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(374); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(375); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(376); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(377); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(378); }
+EXPORT int cuStreamBatchMemOp() { return kvgpu::guest::refuse(379); }
+EXPORT int cuStreamBatchMemOp_ptsz() { return kvgpu::guest::refuse(380); }
+EXPORT int cuStreamBatchMemOp_v2() { return kvgpu::guest::refuse(381); }
+EXPORT int cuStreamBatchMemOp_v2_ptsz() { return kvgpu::guest::refuse(382); }
+EXPORT int cuStreamBeginCapture() { return kvgpu::guest::refuse(383); }
+EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(384); }
+EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(385); }
+EXPORT int cuStreamBeginCapture_ptsz() { return kvgpu::guest::refuse(386); }
+EXPORT int cuStreamCopyAttributes() { return kvgpu::guest::refuse(387); }
+EXPORT int cuStreamCopyAttributes_ptsz() { return kvgpu::guest::refuse(388); }
+EXPORT int cuStreamDestroy() { return kvgpu::guest::refuse(389); }
+EXPORT int cuStreamGetAttribute() { return kvgpu::guest::refuse(390); }
+EXPORT int cuStreamGetAttribute_ptsz() { return kvgpu::guest::refuse(391); }
+EXPORT int cuStreamGetCaptureInfo() { return kvgpu::guest::refuse(392); }
+EXPORT int cuStreamGetCaptureInfo_ptsz() { return kvgpu::guest::refuse(393); }
+EXPORT int cuStreamGetCtx_v2() { return kvgpu::guest::refuse(394); }
+EXPORT int cuStreamGetCtx_v2_ptsz() { return kvgpu::guest::refuse(395); }
+EXPORT int cuStreamGetDevice() { return kvgpu::guest::refuse(396); }
+EXPORT int cuStreamGetDevice_ptsz() { return kvgpu::guest::refuse(397); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(398); }
+EXPORT int cuStreamSetAttribute() { return kvgpu::guest::refuse(399); }
+EXPORT int cuStreamSetAttribute_ptsz() { return kvgpu::guest::refuse(400); }
+EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(401); }
+EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(402); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(403); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(404); }
+EXPORT int cuStreamWaitValue32() { return kvgpu::guest::refuse(405); }
+EXPORT int cuStreamWaitValue32_ptsz() { return kvgpu::guest::refuse(406); }
+EXPORT int cuStreamWaitValue32_v2() { return kvgpu::guest::refuse(407); }
+EXPORT int cuStreamWaitValue32_v2_ptsz() { return kvgpu::guest::refuse(408); }
+EXPORT int cuStreamWaitValue64() { return kvgpu::guest::refuse(409); }
+EXPORT int cuStreamWaitValue64_ptsz() { return kvgpu::guest::refuse(410); }
+EXPORT int cuStreamWaitValue64_v2() { return kvgpu::guest::refuse(411); }
+EXPORT int cuStreamWaitValue64_v2_ptsz() { return kvgpu::guest::refuse(412); }
+EXPORT int cuStreamWriteValue32() { return kvgpu::guest::refuse(413); }
+EXPORT int cuStreamWriteValue32_ptsz() { return kvgpu::guest::refuse(414); }
+EXPORT int cuStreamWriteValue32_v2() { return kvgpu::guest::refuse(415); }
+EXPORT int cuStreamWriteValue32_v2_ptsz() { return kvgpu::guest::refuse(416); }
+EXPORT int cuStreamWriteValue64() { return kvgpu::guest::refuse(417); }
+EXPORT int cuStreamWriteValue64_ptsz() { return kvgpu::guest::refuse(418); }
+EXPORT int cuStreamWriteValue64_v2() { return kvgpu::guest::refuse(419); }
+EXPORT int cuStreamWriteValue64_v2_ptsz() { return kvgpu::guest::refuse(420); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(421); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(422); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(423); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(424); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(425); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(426); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(427); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(428); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(429); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(430); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(431); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(432); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(433); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(434); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(435); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(436); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(437); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(438); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(439); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(440); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(441); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(442); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(443); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(444); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(445); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(446); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(447); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(448); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(449); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(450); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(451); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(452); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(453); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(454); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(455); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(456); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(457); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(458); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(459); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(460); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(461); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(462); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(463); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(464); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(465); }
+EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(466); }
+EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(467); }
+EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(468); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(469); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(470); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(471); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(472); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(473); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(474); }

@@ -38,6 +38,10 @@ CUresult memcpy_dtod_async_v2(Session& session, const Task& task, ReplyWriter& r
 CUresult memset_d8_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memset_d16_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memset_d32_async(Session& session, const Task& task, ReplyWriter& reply);
+CUresult memcpy_2d_async_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult memset_d2d8_async(Session& session, const Task& task, ReplyWriter& reply);
+CUresult memset_d2d16_async(Session& session, const Task& task, ReplyWriter& reply);
+CUresult memset_d2d32_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult library_load_data(Session& session, const Task& task, ReplyWriter& reply);
 CUresult library_unload(Session& session, const Task& task, ReplyWriter& reply);
 CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& reply);

@@ -95,11 +95,17 @@ CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWrite
   if (const CUresult bad = session.enter(*known)) return bad;
   const auto context = take(session, body.context);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;  // another thread was quicker
+  // The work that uses session memory ends first; what it ended with is the reset's to report.
+  (void)session.driver->cuCtxSynchronize();
+  session.end_registrations(*context);
   const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
   session.output.deliver(session.events);
-  session.forget_registrations();
   (void)session.forget_device_ranges(body.context);
-  return result;
+  std::vector<Context> others;
+  session.handles.each_context([&](Context& other) { others.push_back(other); });
+  if (result != CUDA_SUCCESS || others.empty()) return result;
+  if (const CUresult bad = session.enter(others.front())) return bad;
+  return session.register_session_memory(others.front());
 }
 
 CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply) {

@@ -65,10 +65,7 @@ CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
   wire::HeapGrow body;
   if (!task.read(&body)) session.violation(task);
   if (body.bytes == 0 || body.bytes % EXTENT_ALIGN_BYTES != 0) return CUDA_ERROR_INVALID_VALUE;
-  bool entered = false;
-  session.handles.each_context(
-      [&](Context& context) { entered = entered || session.enter(context) == CUDA_SUCCESS; });
-  if (!entered) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = session.enter_registered()) return bad;
   control::Extent extent;
   if (!session.control->allocate_extent(body.bytes, &extent)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = session.add_extent(extent.offset, extent.bytes);

@@ -31,6 +31,26 @@ CUresult set(Session& session, const Task& task, uint64_t element_bytes, Set dri
   return driver_call(body.dst, body.value, body.n, task.stream->raw);
 }
 
+// Bytes from the first to the last one of some rows; false: more than there are addresses.
+bool extent_bytes(uint64_t pitch_bytes, uint64_t width_bytes, uint64_t height, uint64_t* bytes) {
+  uint64_t before_last;
+  return height != 0 && !__builtin_mul_overflow(pitch_bytes, height - 1, &before_last) &&
+         !__builtin_add_overflow(before_last, width_bytes, bytes);
+}
+
+template <typename Set>
+CUresult set_rows(Session& session, const Task& task, uint64_t element_bytes, Set driver_call) {
+  wire::Memset2D body;
+  if (!task.read(&body)) session.violation(task);
+  uint64_t width_bytes, bytes;
+  if (__builtin_mul_overflow(body.width, element_bytes, &width_bytes) ||
+      !extent_bytes(body.pitch_bytes, width_bytes, body.height, &bytes) ||
+      !session.is_guest_memory(body.dst, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return driver_call(body, task.stream->raw);
+}
+
 }  // namespace
 
 CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply) {
@@ -63,8 +83,10 @@ CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::MemFree body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
+  // Forgotten first: once it is free another thread may be given the same address.
+  const uint64_t bytes = session.remove_device_range(body.dptr);
   const CUresult result = session.driver->cuMemFree_v2(body.dptr);
-  if (result == CUDA_SUCCESS) session.remove_device_range(body.dptr);
+  if (result != CUDA_SUCCESS && bytes != 0) session.add_device_range(body.dptr, bytes, body.context);
   return result;
 }
 
@@ -94,6 +116,55 @@ CUresult memcpy_dtod_async_v2(Session& session, const Task& task, ReplyWriter&) 
     return CUDA_ERROR_INVALID_VALUE;
   }
   return session.driver->cuMemcpyDtoDAsync_v2(body.dst, body.src, body.bytes, task.stream->raw);
+}
+
+CUresult memcpy_2d_async_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::Copy2D body;
+  if (!task.read(&body)) session.violation(task);
+  uint64_t dst_bytes, src_bytes;
+  if (!extent_bytes(body.dst_pitch_bytes, body.width_bytes, body.height, &dst_bytes) ||
+      !extent_bytes(body.src_pitch_bytes, body.width_bytes, body.height, &src_bytes) ||
+      !session.is_guest_memory(body.dst, dst_bytes) ||
+      !session.is_guest_memory(body.src, src_bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUDA_MEMCPY2D copy{};
+  const bool to_host = session.is_session_memory(body.dst, dst_bytes);
+  copy.dstMemoryType = to_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  copy.dstHost = reinterpret_cast<void*>(body.dst);
+  copy.dstDevice = body.dst;
+  copy.dstPitch = body.dst_pitch_bytes;
+  const bool from_host = session.is_session_memory(body.src, src_bytes);
+  copy.srcMemoryType = from_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  copy.srcHost = reinterpret_cast<const void*>(body.src);
+  copy.srcDevice = body.src;
+  copy.srcPitch = body.src_pitch_bytes;
+  copy.WidthInBytes = body.width_bytes;
+  copy.Height = body.height;
+  return session.driver->cuMemcpy2DAsync_v2(&copy, task.stream->raw);
+}
+
+CUresult memset_d2d8_async(Session& session, const Task& task, ReplyWriter&) {
+  return set_rows(session, task, 1, [&](const wire::Memset2D& b, CUstream stream) {
+    const auto value = static_cast<unsigned char>(b.value);
+    return session.driver->cuMemsetD2D8Async(b.dst, b.pitch_bytes, value, b.width, b.height,
+                                             stream);
+  });
+}
+
+CUresult memset_d2d16_async(Session& session, const Task& task, ReplyWriter&) {
+  return set_rows(session, task, 2, [&](const wire::Memset2D& b, CUstream stream) {
+    const auto value = static_cast<unsigned short>(b.value);
+    return session.driver->cuMemsetD2D16Async(b.dst, b.pitch_bytes, value, b.width, b.height,
+                                              stream);
+  });
+}
+
+CUresult memset_d2d32_async(Session& session, const Task& task, ReplyWriter&) {
+  return set_rows(session, task, 4, [&](const wire::Memset2D& b, CUstream stream) {
+    return session.driver->cuMemsetD2D32Async(b.dst, b.pitch_bytes, b.value, b.width, b.height,
+                                              stream);
+  });
 }
 
 CUresult memset_d8_async(Session& session, const Task& task, ReplyWriter&) {

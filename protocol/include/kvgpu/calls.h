@@ -97,6 +97,26 @@ struct Memset {
   uint32_t value;
   uint32_t reserved;
 };
+struct Copy2D {
+  Handle stream;
+  uint64_t mark;
+  uint64_t dst;  // of the first byte; device address, or an address in session memory
+  uint64_t dst_pitch_bytes;
+  uint64_t src;
+  uint64_t src_pitch_bytes;
+  uint64_t width_bytes;
+  uint64_t height;
+};
+struct Memset2D {
+  Handle stream;
+  uint64_t mark;
+  uint64_t dst;
+  uint64_t pitch_bytes;
+  uint64_t width;  // elements
+  uint64_t height;
+  uint32_t value;
+  uint32_t reserved;
+};
 // Followed by n_attributes x LaunchAttribute, then the parameter bytes.
 struct Launch {
   Handle stream;

@@ -68,6 +68,10 @@ enum class Op : uint16_t {
   cuGraphDestroy = 124,
   cuGraphExecDestroy = 125,
   cuGraphGetNodes = 126,
+  cuMemcpy2DAsync_v2 = 200,
+  cuMemsetD2D8Async = 201,
+  cuMemsetD2D16Async = 202,
+  cuMemsetD2D32Async = 203,
   cuCtxCreate_v2 = 260,
   cuCtxDestroy_v2 = 261,
   cuCtxSetFlags = 262,
@@ -82,6 +86,10 @@ enum class Op : uint16_t {
 constexpr uint16_t minor_of(Op op) {
   switch (op) {
     case Op::REFUSED_CALL:
+    case Op::cuMemcpy2DAsync_v2:
+    case Op::cuMemsetD2D8Async:
+    case Op::cuMemsetD2D16Async:
+    case Op::cuMemsetD2D32Async:
     case Op::cuCtxCreate_v2:
     case Op::cuCtxDestroy_v2:
     case Op::cuCtxSetFlags:

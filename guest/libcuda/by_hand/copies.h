@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What copies.cpp and copies_2d.cpp share: what an address is for the GPU, and ways through the
+// slab.
+#pragma once
+
+#include <cstddef>
+
+#include "enqueue.h"
+#include "memory_map.h"
+
+namespace kvgpu::guest {
+
+enum class Wait { NO, UNTIL_DONE };
+
+// One side of a copy: [address, address + bytes) as the program gave it.
+struct Operand {
+  uint64_t address;
+  uint64_t gpu_address = 0;  // where the GPU reaches it; 0: through the slab
+  bool is_device = false;
+  // Page-locked for the program, ordinary pages for us: what the stream has written or will have
+  // read by then must be there before its bytes are touched.
+  bool is_staged = false;
+  bool sync_memops = false;
+
+  bool is_pageable() const { return gpu_address == 0; }
+};
+Operand operand(uint64_t address, uint64_t bytes);
+
+// Has this number been reached; delivers the device's output where images print.
+CUresult wait_for(const Enqueue& enqueue, uint64_t number);
+
+// A capture cannot hold a copy whose bytes pass through the slab.
+CUresult refuse_captured_pageable();
+
+// Before ordinary pages of `side` are read or written on behalf of the stream.
+CUresult settle_staged(const Enqueue& enqueue, const Operand& side);
+
+CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byte* src,
+                         size_t bytes);
+CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr src, size_t bytes);
+
+}  // namespace kvgpu::guest

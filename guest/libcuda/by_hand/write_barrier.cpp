@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "write_barrier.h"
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+
+namespace kvgpu::guest {
+
+namespace {
+
+std::atomic<uint64_t> range_begin{0}, range_end{0};
+std::atomic<bool> is_closed{false};
+std::atomic<int64_t> opened_ms{0};
+struct sigaction next_action;
+
+// How late a thread may be scheduled after its fault.
+constexpr int64_t LATE_MS = 200;
+
+int64_t now_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
+// True: the instruction may be tried again.
+bool is_ours(uint64_t address) {
+  // acquire: pairs with the release in ~WriteBarrier(), for the time of opening
+  if (address < range_begin.load(std::memory_order_acquire) ||
+      address >= range_end.load(std::memory_order_acquire)) {
+    return false;
+  }
+  constexpr timespec PAUSE{0, 100'000};
+  while (is_closed.load(std::memory_order_acquire)) (void)nanosleep(&PAUSE, nullptr);
+  return now_ms() - opened_ms.load(std::memory_order_relaxed) < LATE_MS;
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  if (is_ours(reinterpret_cast<uint64_t>(info->si_addr))) {
+    errno = error;
+    return;
+  }
+  errno = error;
+  if ((next_action.sa_flags & SA_SIGINFO) != 0) {
+    next_action.sa_sigaction(signal, info, context);
+  } else if (next_action.sa_handler != SIG_DFL && next_action.sa_handler != SIG_IGN) {
+    next_action.sa_handler(signal);
+  } else {
+    // The fault happens again and finds nobody.
+    struct sigaction none{};
+    none.sa_handler = SIG_DFL;
+    (void)sigaction(SIGSEGV, &none, nullptr);
+  }
+}
+
+}  // namespace
+
+WriteBarrier::WriteBarrier(uint64_t begin, uint64_t bytes) {
+  range_begin.store(begin, std::memory_order_release);
+  range_end.store(begin + bytes, std::memory_order_release);
+  is_closed.store(true, std::memory_order_release);
+  struct sigaction now{};
+  if (sigaction(SIGSEGV, nullptr, &now) == 0 && now.sa_sigaction != &on_fault) {
+    next_action = now;
+    struct sigaction ours{};
+    ours.sa_sigaction = &on_fault;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    (void)sigaction(SIGSEGV, &ours, nullptr);
+  }
+}
+
+WriteBarrier::~WriteBarrier() {
+  opened_ms.store(now_ms(), std::memory_order_relaxed);
+  // release: pairs with the acquire in is_ours()
+  is_closed.store(false, std::memory_order_release);
+}
+
+}  // namespace kvgpu::guest
