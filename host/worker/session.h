@@ -103,7 +103,7 @@ class Session {
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
   // `context`: with which it goes; 0: none.
   void add_device_range(uint64_t address, uint64_t len_bytes, wire::Handle context);
-  uint64_t remove_device_range(uint64_t address);  // the bytes it had, 0: none
+  uint64_t remove_device_range(uint64_t address);                    // the bytes it had, 0: none
   std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
 

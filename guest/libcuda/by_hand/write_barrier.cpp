@@ -10,8 +10,9 @@ namespace kvgpu::guest {
 
 namespace {
 
+std::atomic<bool> is_closed{false};  // release by the barrier, acquire by the handler
+// Valid from the time of closing: published by is_closed, or by the fault that follows it.
 std::atomic<uint64_t> range_begin{0}, range_end{0};
-std::atomic<bool> is_closed{false};
 std::atomic<int64_t> opened_ms{0};
 struct sigaction next_action;
 
@@ -26,12 +27,8 @@ int64_t now_ms() {
 
 // True: the instruction may be tried again.
 bool is_ours(uint64_t address) {
-  // acquire: pairs with the release in ~WriteBarrier(), for the time of opening
-  if (address < range_begin.load(std::memory_order_acquire) ||
-      address >= range_end.load(std::memory_order_acquire)) {
-    return false;
-  }
   constexpr timespec PAUSE{0, 100'000};
+  if (address < range_begin || address >= range_end) return false;
   while (is_closed.load(std::memory_order_acquire)) (void)nanosleep(&PAUSE, nullptr);
   return now_ms() - opened_ms.load(std::memory_order_relaxed) < LATE_MS;
 }
@@ -58,8 +55,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 WriteBarrier::WriteBarrier(uint64_t begin, uint64_t bytes) {
-  range_begin.store(begin, std::memory_order_release);
-  range_end.store(begin + bytes, std::memory_order_release);
+  range_begin = begin;
+  range_end = begin + bytes;
   is_closed.store(true, std::memory_order_release);
   struct sigaction now{};
   if (sigaction(SIGSEGV, nullptr, &now) == 0 && now.sa_sigaction != &on_fault) {
@@ -73,7 +70,6 @@ WriteBarrier::WriteBarrier(uint64_t begin, uint64_t bytes) {
 
 WriteBarrier::~WriteBarrier() {
   opened_ms.store(now_ms(), std::memory_order_relaxed);
-  // release: pairs with the acquire in is_ours()
   is_closed.store(false, std::memory_order_release);
 }
 

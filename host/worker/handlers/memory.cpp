@@ -86,7 +86,8 @@ CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter&) {
   // Forgotten first: once it is free another thread may be given the same address.
   const uint64_t bytes = session.remove_device_range(body.dptr);
   const CUresult result = session.driver->cuMemFree_v2(body.dptr);
-  if (result != CUDA_SUCCESS && bytes != 0) session.add_device_range(body.dptr, bytes, body.context);
+  if (result != CUDA_SUCCESS && bytes != 0)
+    session.add_device_range(body.dptr, bytes, body.context);
   return result;
 }
 
