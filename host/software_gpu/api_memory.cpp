@@ -72,6 +72,16 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
       return answer(0u);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return answer(static_cast<void*>(nullptr));
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return answer(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return answer(static_cast<size_t>(allocation.mapped_bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return answer(allocation.base);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return answer(static_cast<unsigned long long>(allocation.buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return answer(0u);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -192,36 +202,4 @@ SOFTWARE_GPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   const auto allocation = device ? device->memory.find(pointer) : nullptr;
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   return pointer_attribute(data, attribute, pointer, *device, *allocation);
-}
-
-SOFTWARE_GPU_API cuMemAllocAsync(CUdeviceptr* pointer, size_t n_bytes, CUstream handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  {
-    std::lock_guard lock(context->order_mutex);
-    if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not done
-  }
-  uint64_t address = 0;
-  RETURN_IF_FAILED(context->device.memory.allocate(n_bytes, MemoryKind::DEVICE, 0, &address));
-  *pointer = address;
-  return CUDA_SUCCESS;
-}
-
-SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  const auto allocation = context->device.memory.find(pointer);
-  if (!allocation || allocation->base != pointer || allocation->kind != MemoryKind::DEVICE)
-    return CUDA_ERROR_INVALID_VALUE;
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_MEM_FREE;
-  operation.run = [pointer](Context& c) {
-    return c.device.memory.release(pointer, MemoryKind::DEVICE, MemoryKind::DEVICE);
-  };
-  return context->submit(*stream, std::move(operation));
 }

@@ -119,13 +119,27 @@ struct Context {
   std::atomic<int> sticky_{CUDA_SUCCESS};
 };
 
+/// What CUmemoryPool points to: an account, as all memory is the device's.
+struct MemPool : std::enable_shared_from_this<MemPool> {
+  MemPool(Device& device_, uint64_t max_bytes_) : device(device_), max_bytes(max_bytes_) {}
+  /// Gives the bytes back when the last copy of it is gone. Null: the pool is full.
+  std::shared_ptr<void> charge(uint64_t n_bytes);
+  Device& device;
+  const uint64_t max_bytes;  // 0: no limit
+  std::mutex mutex;          // of what follows
+  uint64_t used_bytes = 0, high_bytes = 0, release_threshold = 0;
+  std::map<CUmemPool_attribute, bool> flags;
+};
+
 struct Device {
   Device(int ordinal_, uint64_t memory_bytes)
       : ordinal(ordinal_), memory(memory_bytes), context(*this) {}
   const int ordinal;
   Memory memory;
   std::mutex mutex;
-  unsigned n_retained = 0;  // of the primary context
+  unsigned n_retained = 0;                // of the primary context
+  std::shared_ptr<MemPool> default_pool;  // made when it is first asked for; under the mutex
+  std::weak_ptr<MemPool> current_pool;    // none: the default one; under the mutex
   Context context;
 };
 
@@ -143,6 +157,7 @@ struct Driver {
   Table<Kernel> kernels;
   Table<Graph> graphs;
   Table<GraphExec> graph_execs;
+  Table<MemPool> pools;
 
  private:
   std::mutex mutex_;

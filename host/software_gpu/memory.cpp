@@ -42,7 +42,8 @@ CUresult Memory::add(std::shared_ptr<Allocation> allocation) {
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, uint64_t* address) {
+CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, uint64_t* address,
+                          std::shared_ptr<void> charge) {
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(mutex_);
   if (size_bytes > (1ull << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -58,6 +59,7 @@ CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, 
   allocation->mapped_bytes = mapped_bytes;
   allocation->kind = kind;
   allocation->flags = flags;
+  allocation->charge = std::move(charge);
   if (counts_as_device(kind)) used_bytes_ += mapped_bytes;
   *address = allocation->base;
   return add(std::move(allocation));

@@ -24,7 +24,8 @@ struct Allocation {
   MemoryKind kind = MemoryKind::DEVICE;
   unsigned flags = 0;  // of cuMemHostAlloc or cuMemHostRegister
   uint64_t buffer_id = 0;
-  const void* owner = nullptr;  // the context it was made in, and with which it goes
+  const void* owner = nullptr;   // the context it was made in, and with which it goes
+  std::shared_ptr<void> charge;  // what a pool accounts for it
   ~Allocation();
 };
 
@@ -38,7 +39,7 @@ class Memory {
  public:
   explicit Memory(uint64_t total_bytes) : total_bytes_(total_bytes) {}
   [[nodiscard]] CUresult allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags,
-                                  uint64_t* address);
+                                  uint64_t* address, std::shared_ptr<void> charge = nullptr);
   [[nodiscard]] CUresult register_host(void* pointer, uint64_t size_bytes, unsigned flags);
   /// Forget the allocation that starts at `address`, if its kind is one of `first` and `second`.
   [[nodiscard]] CUresult release(uint64_t address, MemoryKind first, MemoryKind second);

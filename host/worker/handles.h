@@ -52,6 +52,7 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, CUfunction> || std::is_same_v<T, CUkernel>) return FUNCTION;
   if constexpr (std::is_same_v<T, CUgraph>) return GRAPH;
   if constexpr (std::is_same_v<T, CUgraphExec>) return GRAPH_EXEC;
+  if constexpr (std::is_same_v<T, CUmemoryPool>) return MEM_POOL;
 }
 
 // Modules and libraries share a kind, and so do functions and kernels; the driver must not get one

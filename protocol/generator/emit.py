@@ -14,6 +14,7 @@ HANDLE_KINDS = {
     "CUkernel": "FUNCTION",
     "CUgraph": "GRAPH",
     "CUgraphExec": "GRAPH_EXEC",
+    "CUmemoryPool": "MEM_POOL",
 }
 # Scalars that fit a u64 on the wire and back by a cast.
 SCALARS = frozenset(

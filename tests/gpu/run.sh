@@ -6,6 +6,7 @@
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
+#   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
 #   vm        the same programs in an emulated VM beside the GPU
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
@@ -142,6 +143,22 @@ run_cases() { # FILTER
   return $failed
 }
 
+# $STARTS of them, several at once, within 3 minutes; one natively before.
+part_starts() {
+  local program=build/release/tests/loopback/process_starts runtime_dir status=0
+  "$program" || { echo "FAILED  natively"; return 1; }
+  runtime_dir=$(mktemp -d)
+  mkdir -p "$out"
+  "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/starts.kvgpud.log" 2>&1 &
+  local kvgpud=$!
+  for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
+  KVGPU_RUNTIME_DIR=$runtime_dir "$python" tests/framework/process_starts.py \
+    "${STARTS:-2000}" "${JOBS:-12}" 180 "$program" | tee "$out/starts.txt" || status=$?
+  kill "$kvgpud" && wait "$kvgpud" || true
+  rm -rf "$runtime_dir"
+  return $status
+}
+
 part_bench() {
   mkdir -p "$out"
   "$python" benchmarks/pair.py --pairs "${PAIRS:-5}" "$programs_dir/bench" | tee "$out/bench.txt"
@@ -153,7 +170,7 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases runtimes life bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases runtimes starts life bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"

@@ -52,15 +52,25 @@ def package() -> Path:
 @pytest.fixture(scope="session")
 def linger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CUDA program that runs until it is killed."""
-    program = tmp_path_factory.mktemp("programs") / "linger"
-    source = Path(__file__).with_name("linger.c")
+    return compiled("linger", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA program that tries what the kernel allows on pinned memory."""
+    return compiled("pinned", tmp_path_factory)
+
+
+def compiled(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("programs") / name
+    source = Path(__file__).with_name(f"{name}.c")
     subprocess.run(["cc", "-O1", "-Wall", "-Werror", source, "-o", program, "-ldl"], check=True)
     return program
 
 
 @pytest.fixture(scope="session")
-def _vm(host: Path, image: GuestImage, package: Path, linger: Path) -> Iterator[Vm]:
-    payload = [path for path in (package, linger, PROGRAM) if path.is_file()]
+def _vm(host: Path, image: GuestImage, package: Path, linger: Path, pinned: Path) -> Iterator[Vm]:
+    payload = [path for path in (package, linger, pinned, PROGRAM) if path.is_file()]
     with Vm("kvgpu-test", image, payload) as vm:
         vm.start()
         vm.check(

@@ -175,8 +175,8 @@ CUresult rows_from_device(const Enqueue& enqueue, const Rows& dst, const Rows& s
 
 CUresult copy_plane(const Enqueue& enqueue, const Side& dst_side, const Side& src_side,
                     const Shape& shape, uint64_t z, Wait wait) {
-  Rows dst, src;
-  Operand to, from;
+  Rows dst{}, src{};
+  Operand to{}, from{};
   if (const CUresult bad = rows_of(dst_side, shape, z, &dst)) return bad;
   if (const CUresult bad = rows_of(src_side, shape, z, &src)) return bad;
   if (const CUresult bad = find_operand(dst_side, dst, shape, &to)) return bad;

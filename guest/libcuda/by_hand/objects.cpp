@@ -31,6 +31,9 @@ void forget(wire::Handle handle) {
     case wire::Kind::GRAPH_EXEC:
       tables().graph_execs.remove(handle);
       return;
+    case wire::Kind::MEM_POOL:
+      tables().mem_pools.remove(handle);
+      return;
     default:
       return;
   }

@@ -101,6 +101,11 @@ struct GraphExec {
   uint64_t n_host_functions = 0;
 };
 
+struct MemPool {
+  wire::Handle handle = 0;
+  int device = 0;
+};
+
 template <typename T>
 constexpr wire::Kind kind_of() {
   using enum wire::Kind;
@@ -111,6 +116,7 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, Function>) return FUNCTION;
   if constexpr (std::is_same_v<T, Graph>) return GRAPH;
   if constexpr (std::is_same_v<T, GraphExec>) return GRAPH_EXEC;
+  if constexpr (std::is_same_v<T, MemPool>) return MEM_POOL;
 }
 
 template <typename T>
@@ -196,6 +202,7 @@ struct Tables {
   Table<Function> functions;
   Table<Graph> graphs;
   Table<GraphExec> graph_execs;
+  Table<MemPool> mem_pools;
 };
 Tables& tables();  // never destroyed: exit handlers of other libraries still call us
 
@@ -220,6 +227,7 @@ inline Function* find(CUfunction h) { return tables().functions.find(to_wire(h))
 inline Function* find(CUkernel h) { return tables().functions.find(to_wire(h)); }
 inline Graph* find(CUgraph h) { return tables().graphs.find(to_wire(h)); }
 inline GraphExec* find(CUgraphExec h) { return tables().graph_execs.find(to_wire(h)); }
+inline MemPool* find(CUmemoryPool h) { return tables().mem_pools.find(to_wire(h)); }
 
 template <typename CudaHandle>
 bool is_live(wire::Kind, CudaHandle handle) {

@@ -1,62 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pointers are.
+// What pointers are. Answered from the memory map; what only the driver knows of device memory is
+// asked of it.
 #include <cstring>
 
+#include "call.h"
 #include "generated/api.gen.h"
 #include "memory_map.h"
 #include "refuse.h"
-#include "session.h"
 
 namespace kvgpu::guest {
 
 namespace {
 
-// One attribute of a pointer that is CUDA memory.
-CUresult read_attribute(void* data, CUpointer_attribute attribute, const MemoryRange& range,
-                        uint64_t address) {
-  const auto put = [data](auto value) {
-    std::memcpy(data, &value, sizeof value);
-    return CUDA_SUCCESS;
-  };
-  const bool pinned = range.is_host();
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(from_wire<CUcontext>(range.context->handle));
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      return put(static_cast<unsigned>(pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return put(CUdeviceptr{address});
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      return pinned ? put(reinterpret_cast<void*>(address)) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return put(range.buffer_id);
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return put(0u);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return put(range.context->device);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put(0u);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return put(reinterpret_cast<void*>(range.begin));
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put(size_t{range.bytes});
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      return put(1u);
-    default:
-      return static_cast<CUresult>(refuse_part("an attribute of cuPointerGetAttribute"));
-  }
+// Of device memory, which the driver knows by the same address.
+CUresult ask_driver(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
+                    uint64_t address) {
+  const Call call(CaptureRule::ALLOWED, range.context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::PointerInfo body{call.context(), address, static_cast<uint32_t>(attribute), 0};
+  wire::Value64 out;
+  const CUresult result = call.sync(wire::Op::POINTER_INFO, body, &out);
+  *value = out.value;
+  return result;
 }
 
+uint64_t pool_of(const MemoryRange& range) {
+  if (range.kind != MemoryKind::POOL || range.pool != 0) return range.pool;
+  CUmemoryPool pool = nullptr;
+  (void)device_get_default_mem_pool(&pool, range.context->device);
+  return to_wire(pool);
+}
+
+// CUDA 13.0 cuda.h, CUpointer_attribute: the values that are four bytes.
 size_t attribute_bytes(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return 4;
     default:
       return 8;
+  }
+}
+
+// One attribute of a pointer that is CUDA memory, as a number.
+CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
+                        uint64_t address) {
+  const auto put = [value](uint64_t number) {
+    *value = number;
+    return CUDA_SUCCESS;
+  };
+  const bool alias = range.kind == MemoryKind::ALIAS;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(range.context->handle);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put(range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
+      const uint64_t on_gpu = range.gpu_address(address, 1);
+      return on_gpu == 0 ? CUDA_ERROR_INVALID_VALUE : put(on_gpu);
+    }
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (!range.is_host()) return CUDA_ERROR_INVALID_VALUE;
+      return put(alias ? range.reached_begin + (address - range.begin) : address);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return static_cast<CUresult>(refuse_part("CU_POINTER_ATTRIBUTE_P2P_TOKENS"));
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return put(range.sync_memops ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put(range.buffer_id);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put(static_cast<uint32_t>(range.context->device));
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(range.begin);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(range.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put(1);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put(pool_of(range));
+    // Not served, so not to be had: managed memory, sharing with other processes, GPUDirect RDMA.
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return put(0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      if (range.is_host()) return put(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      return ask_driver(value, attribute, range, address);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      if (range.is_host()) return put(range.bytes);
+      return ask_driver(value, attribute, range, address);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      if (range.is_host()) return put(range.begin);
+      return ask_driver(value, attribute, range, address);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      if (range.is_host()) return put(range.buffer_id);
+      return ask_driver(value, attribute, range, address);
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      if (range.is_host()) return put(0);
+      return ask_driver(value, attribute, range, address);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -67,7 +118,10 @@ CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdevi
   if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const auto range = memory_map().find(ptr);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  return read_attribute(data, attribute, *range, ptr);
+  uint64_t value = 0;
+  const CUresult result = read_attribute(&value, attribute, *range, ptr);
+  if (result == CUDA_SUCCESS) std::memcpy(data, &value, attribute_bytes(attribute));
+  return result;
 }
 
 CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute* attributes,
@@ -77,15 +131,26 @@ CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute*
   const auto range = memory_map().find(ptr);
   for (unsigned i = 0; i < numAttributes; ++i) {
     // CUDA 13.0 cuda.h: what does not apply to the pointer becomes null, without an error.
+    uint64_t value = 0;
     const CUresult result =
-        range ? read_attribute(data[i], attributes[i], *range, ptr) : CUDA_ERROR_INVALID_VALUE;
+        range ? read_attribute(&value, attributes[i], *range, ptr) : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_ERROR_NOT_SUPPORTED) return result;
-    if (result != CUDA_SUCCESS) std::memset(data[i], 0, attribute_bytes(attributes[i]));
+    if (result != CUDA_SUCCESS) value = 0;
     if (!range && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
-      const int none = -2;
-      std::memcpy(data[i], &none, sizeof none);
+      value = static_cast<uint32_t>(-2);
     }
+    std::memcpy(data[i], &value, attribute_bytes(attributes[i]));
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult pointer_set_attribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  const auto range = memory_map().find(ptr);
+  // CUDA 13.0 cuda.h: the only one that can be set.
+  if (!range || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  memory_map().set_sync_memops(ptr, *static_cast<const unsigned*>(value) != 0);
   return CUDA_SUCCESS;
 }
 

@@ -84,6 +84,26 @@ CUresult mem_host_get_flags(unsigned int* pFlags, void* p);
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr ptr);
+CUresult pointer_set_attribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult mem_alloc_async(CUdeviceptr* dptr, size_t bytesize, CUstream hStream);
+CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream);
+CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                   CUstream hStream);
+CUresult mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* poolProps);
+CUresult mem_pool_destroy(CUmemoryPool pool);
+CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep);
+CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value);
+CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value);
+CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count);
+CUresult mem_pool_get_access(CUmemAccess_flags* flags, CUmemoryPool memPool,
+                             CUmemLocation* location);
+CUresult device_get_default_mem_pool(CUmemoryPool* pool_out, CUdevice dev);
+CUresult device_get_mem_pool(CUmemoryPool* pool, CUdevice dev);
+CUresult device_set_mem_pool(CUdevice dev, CUmemoryPool pool);
+CUresult mem_get_default_mem_pool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                  CUmemAllocationType type);
+CUresult mem_get_mem_pool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type);
+CUresult mem_set_mem_pool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
 CUresult memcpy_htod_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
                         CUstream default_stream);
 CUresult memcpy_dtoh_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,

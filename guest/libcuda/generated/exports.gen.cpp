@@ -203,6 +203,66 @@ EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
                                                CUdeviceptr ptr) {
   return guest::pointer_get_attributes(numAttributes, attributes, data, ptr);
 }
+EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
+                                              CUdeviceptr ptr) {
+  return guest::pointer_set_attribute(value, attribute, ptr);
+}
+EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+  return guest::mem_alloc_async(dptr, bytesize, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+  return guest::mem_free_async(dptr, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize,
+                                                CUmemoryPool pool, CUstream hStream) {
+  return guest::mem_alloc_from_pool_async(dptr, bytesize, pool, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
+  return guest::mem_pool_create(pool, poolProps);
+}
+EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool) {
+  return guest::mem_pool_destroy(pool);
+}
+EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+  return guest::mem_pool_trim_to(pool, minBytesToKeep);
+}
+EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
+                                              void* value) {
+  return guest::mem_pool_set_attribute(pool, attr, value);
+}
+EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
+                                              void* value) {
+  return guest::mem_pool_get_attribute(pool, attr, value);
+}
+EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map,
+                                           size_t count) {
+  return guest::mem_pool_set_access(pool, map, count);
+}
+EXPORT CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool,
+                                           CUmemLocation* location) {
+  return guest::mem_pool_get_access(flags, memPool, location);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
+  return guest::device_get_default_mem_pool(pool_out, dev);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
+  return guest::device_get_mem_pool(pool, dev);
+}
+EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  return guest::device_set_mem_pool(dev, pool);
+}
+EXPORT CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                               CUmemAllocationType type) {
+  return guest::mem_get_default_mem_pool(pool_out, location, type);
+}
+EXPORT CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                        CUmemAllocationType type) {
+  return guest::mem_get_mem_pool(pool, location, type);
+}
+EXPORT CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
+                                        CUmemoryPool pool) {
+  return guest::mem_set_mem_pool(location, type, pool);
+}
 EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost,
                                         size_t ByteCount) {
   return guest::memcpy_htod_v2(dstDevice, srcHost, ByteCount, CU_STREAM_LEGACY);
@@ -535,6 +595,17 @@ EXPORT CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX,
   return guest::launch_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
                               sharedMemBytes, hStream ? hStream : CU_STREAM_PER_THREAD,
                               kernelParams, extra);
+}
+EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+  return guest::mem_alloc_async(dptr, bytesize, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t bytesize,
+                                                     CUmemoryPool pool, CUstream hStream) {
+  return guest::mem_alloc_from_pool_async(dptr, bytesize, pool,
+                                          hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
+  return guest::mem_free_async(dptr, hStream ? hStream : CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
   return guest::memcpy_2d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);

@@ -87,6 +87,25 @@ CUresult mem_get_info_v2(size_t* free, size_t* total) {
   return CUDA_SUCCESS;
 }
 
+CUresult mem_pool_destroy(CUmemoryPool pool) {
+  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::cuMemPoolDestroy_in in{call.context(), to_wire(pool)};
+  const CUresult result = call.sync(wire::Op::cuMemPoolDestroy, in);
+  if (result == CUDA_SUCCESS) forget(to_wire(pool));
+  return result;
+}
+
+CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::cuMemPoolTrimTo_in in{call.context(), to_wire(pool),
+                                    static_cast<uint64_t>(minBytesToKeep)};
+  return call.sync(wire::Op::cuMemPoolTrimTo, in);
+}
+
 CUresult library_unload(CUlibrary library) {
   Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();

@@ -93,6 +93,32 @@ CUresult mem_get_info_v2(Session& session, const Task& task, ReplyWriter& reply)
   return result;
 }
 
+CUresult mem_pool_destroy(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuMemPoolDestroy_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUmemoryPool pool;
+  if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuMemPoolDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuMemPoolDestroy(pool);
+  if (result == CUDA_SUCCESS) session.handles.remove(in.pool);
+  (void)reply;
+  return result;
+}
+
+CUresult mem_pool_trim_to(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuMemPoolTrimTo_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUmemoryPool pool;
+  if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuMemPoolTrimTo == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      session.driver->cuMemPoolTrimTo(pool, static_cast<size_t>(in.minBytesToKeep));
+  (void)reply;
+  return result;
+}
+
 CUresult library_unload(Session& session, const Task& task, ReplyWriter& reply) {
   wire::cuLibraryUnload_in in;
   if (!task.read(&in)) return session.violation(task);

@@ -186,4 +186,27 @@ CUresult memset_d32_async(Session& session, const Task& task, ReplyWriter&) {
   });
 }
 
+// Attributes of which the driver writes at most eight bytes, about memory of the guest.
+CUresult pointer_info(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::PointerInfo body;
+  if (!task.read(&body)) session.violation(task);
+  switch (body.attribute) {
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      break;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (!session.is_guest_memory(body.address, 1)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  uint64_t value = 0;
+  const CUresult result = session.driver->cuPointerGetAttribute(
+      &value, static_cast<CUpointer_attribute>(body.attribute), body.address);
+  reply.put(wire::Value64{value});
+  return result;
+}
+
 }  // namespace kvgpu::worker

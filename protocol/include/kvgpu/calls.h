@@ -77,6 +77,45 @@ struct MemFree {
   uint64_t dptr;
 };
 
+// ---- stream-ordered allocation
+struct MemAllocAsync {
+  Handle context;
+  Handle stream;
+  Handle pool;  // 0: the current one of the device
+  uint64_t bytes;
+};
+struct PoolCreate {
+  Handle pool;
+  uint64_t max_bytes;
+  uint32_t device;
+  uint32_t usage;
+};
+struct PoolAttribute {  // the reply to a get: Value64
+  Handle pool;
+  uint64_t value;
+  uint32_t attribute;
+  uint32_t reserved;
+};
+struct Value64 {
+  uint64_t value;
+};
+struct PoolAccess {  // the reply to a get: Value64
+  Handle pool;
+  uint32_t device;
+  uint32_t flags;
+};
+struct DevicePool {  // cuDeviceGetDefaultMemPool, cuDeviceSetMemPool
+  Handle pool;
+  uint32_t device;
+  uint32_t reserved;
+};
+struct PointerInfo {  // the reply: Value64
+  Handle context;
+  uint64_t address;
+  uint32_t attribute;
+  uint32_t reserved;
+};
+
 // ---- every record that gives work to a stream begins with these two; mark 0: none wanted
 struct Enqueue {
   Handle stream;
@@ -88,6 +127,11 @@ struct Copy {
   uint64_t dst;  // device address, or an address in session memory
   uint64_t src;
   uint64_t bytes;
+};
+struct FreeAsync {
+  Handle stream;
+  uint64_t mark;
+  uint64_t dptr;
 };
 struct Memset {
   Handle stream;

@@ -72,6 +72,19 @@ enum class Op : uint16_t {
   cuMemsetD2D8Async = 201,
   cuMemsetD2D16Async = 202,
   cuMemsetD2D32Async = 203,
+  cuMemAllocAsync = 210,
+  cuMemFreeAsync = 211,
+  cuMemAllocFromPoolAsync = 212,
+  cuMemPoolCreate = 213,
+  cuMemPoolDestroy = 214,
+  cuMemPoolTrimTo = 215,
+  cuMemPoolSetAttribute = 216,
+  cuMemPoolGetAttribute = 217,
+  cuMemPoolSetAccess = 218,
+  cuMemPoolGetAccess = 219,
+  cuDeviceGetDefaultMemPool = 220,
+  cuDeviceSetMemPool = 221,
+  POINTER_INFO = 222,
   cuCtxCreate_v2 = 260,
   cuCtxDestroy_v2 = 261,
   cuCtxSetFlags = 262,
@@ -90,6 +103,19 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuMemsetD2D8Async:
     case Op::cuMemsetD2D16Async:
     case Op::cuMemsetD2D32Async:
+    case Op::cuMemAllocAsync:
+    case Op::cuMemFreeAsync:
+    case Op::cuMemAllocFromPoolAsync:
+    case Op::cuMemPoolCreate:
+    case Op::cuMemPoolDestroy:
+    case Op::cuMemPoolTrimTo:
+    case Op::cuMemPoolSetAttribute:
+    case Op::cuMemPoolGetAttribute:
+    case Op::cuMemPoolSetAccess:
+    case Op::cuMemPoolGetAccess:
+    case Op::cuDeviceGetDefaultMemPool:
+    case Op::cuDeviceSetMemPool:
+    case Op::POINTER_INFO:
     case Op::cuCtxCreate_v2:
     case Op::cuCtxDestroy_v2:
     case Op::cuCtxSetFlags:

@@ -57,6 +57,17 @@ struct cuMemGetInfo_v2_out {
   uint64_t total;
 };
 
+struct cuMemPoolDestroy_in {
+  Handle context;
+  uint64_t pool;
+};
+
+struct cuMemPoolTrimTo_in {
+  Handle context;
+  uint64_t pool;
+  uint64_t minBytesToKeep;
+};
+
 struct cuLibraryUnload_in {
   Handle context;
   uint64_t library;

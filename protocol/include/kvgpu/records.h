@@ -46,6 +46,7 @@ enum class Kind : uint8_t {
   GRAPH,
   GRAPH_EXEC,
   BLOB,  // an image on its way
+  MEM_POOL = 12,
 };
 
 using Handle = uint64_t;

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream-ordered allocation. An address comes with a reply; freeing is fire and forget.
+#include "pools.h"
+
+#include "address_space.h"
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "log.h"
+#include "memory_map.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+// Of a device: its default pool once it was asked for, and the current one where it is another.
+struct DevicePools {
+  wire::Handle default_pool = 0;
+  wire::Handle current = 0;
+};
+std::mutex mutex;
+auto& pools = *new std::map<int, DevicePools>;
+
+CUresult refuse_in_capture() {
+  return static_cast<CUresult>(refuse_part("stream-ordered allocation in a stream capture"));
+}
+
+bool is_device(CUdevice dev) {
+  return dev >= 0 && static_cast<size_t>(dev) < Session::get().devices().size();
+}
+
+// A location that names a device of the session.
+CUresult check_location(const CUmemLocation* location, CUmemAllocationType type) {
+  if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return static_cast<CUresult>(refuse_part("a memory pool that is not in device memory"));
+  }
+  return is_device(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle pool,
+                  wire::Op op) {
+  if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (enqueue.capture() != nullptr) return refuse_in_capture();
+  Stream& target = enqueue.stream();
+  const wire::MemAllocAsync body{target.context->handle, target.handle, pool, bytes};
+  wire::MemAllocated out;
+  const CUresult result = enqueue.call().sync(op, body, &out);
+  if (result != CUDA_SUCCESS) return result;
+  target.dirty.store(true, std::memory_order_release);  // pairs with mark_stream()
+  if (!is_reserved_for_devices(out.dptr, bytes)) {
+    log(Level::WARNING,
+        "the device address 0x%llx is not free in this process: the allocation is refused",
+        static_cast<unsigned long long>(out.dptr));
+    (void)enqueue.submit(wire::Op::cuMemFreeAsync, wire::FreeAsync{0, 0, out.dptr});
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  MemoryRange range{out.dptr, bytes, MemoryKind::POOL, target.context};
+  range.pool = pool != 0 ? pool : current_pool(target.context->device);
+  memory_map().add(range);
+  *dptr = out.dptr;
+  return CUDA_SUCCESS;
+}
+
+// The attributes' types (CUDA 13.0 cuda.h, CUmemPool_attribute).
+enum class Width { NONE, INT, U64 };
+Width width_of(CUmemPool_attribute attribute) {
+  if (attribute < CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES ||
+      attribute > CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+    return Width::NONE;
+  }
+  return attribute < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? Width::INT : Width::U64;
+}
+
+}  // namespace
+
+wire::Handle current_pool(int device) {
+  const std::lock_guard lock(mutex);
+  const DevicePools& known = pools[device];
+  // A destroyed pool is current no more (CUDA 13.0 cuda.h, cuMemPoolDestroy).
+  return tables().mem_pools.find(known.current) != nullptr ? known.current : known.default_pool;
+}
+
+CUresult device_get_default_mem_pool(CUmemoryPool* pool_out, CUdevice dev) {
+  if (pool_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(mutex);
+  DevicePools& known = pools[dev];
+  if (known.default_pool == 0) {
+    MemPool* const pool = tables().mem_pools.create();
+    if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->device = dev;
+    const wire::DevicePool body{pool->handle, static_cast<uint32_t>(dev), 0};
+    const CUresult result = call.sync(wire::Op::cuDeviceGetDefaultMemPool, body);
+    if (result != CUDA_SUCCESS) {
+      tables().mem_pools.remove(pool->handle);
+      return result;
+    }
+    known.default_pool = pool->handle;
+  }
+  *pool_out = from_wire<CUmemoryPool>(known.default_pool);
+  return CUDA_SUCCESS;
+}
+
+CUresult device_get_mem_pool(CUmemoryPool* pool, CUdevice dev) {
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUmemoryPool default_pool;
+  if (const CUresult bad = device_get_default_mem_pool(&default_pool, dev)) return bad;
+  *pool = from_wire<CUmemoryPool>(current_pool(dev));
+  return CUDA_SUCCESS;
+}
+
+CUresult device_set_mem_pool(CUdevice dev, CUmemoryPool pool) {
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const MemPool* const known = find(pool);
+  if (known == nullptr || known->device != dev) return CUDA_ERROR_INVALID_VALUE;
+  const wire::DevicePool body{known->handle, static_cast<uint32_t>(dev), 0};
+  const CUresult result = call.sync(wire::Op::cuDeviceSetMemPool, body);
+  if (result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(mutex);
+  pools[dev].current = known->handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_get_default_mem_pool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                  CUmemAllocationType type) {
+  if (const CUresult bad = check_location(location, type)) return bad;
+  return device_get_default_mem_pool(pool_out, location->id);
+}
+CUresult mem_get_mem_pool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  if (const CUresult bad = check_location(location, type)) return bad;
+  return device_get_mem_pool(pool, location->id);
+}
+CUresult mem_set_mem_pool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  if (const CUresult bad = check_location(location, type)) return bad;
+  return device_set_mem_pool(location->id, pool);
+}
+
+CUresult mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
+  if (pool == nullptr || poolProps == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const CUresult bad = check_location(&poolProps->location, poolProps->allocType);
+  if (bad != CUDA_SUCCESS) return bad;
+  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    return static_cast<CUresult>(refuse_part("a memory pool that can be exported"));
+  }
+  MemPool* const made = tables().mem_pools.create();
+  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  made->device = poolProps->location.id;
+  const wire::PoolCreate body{made->handle, poolProps->maxSize,
+                              static_cast<uint32_t>(poolProps->location.id), poolProps->usage};
+  const CUresult result = call.sync(wire::Op::cuMemPoolCreate, body);
+  if (result != CUDA_SUCCESS) {
+    tables().mem_pools.remove(made->handle);
+    return result;
+  }
+  *pool = from_wire<CUmemoryPool>(made->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Width width = width_of(attr);
+  if (find(pool) == nullptr || value == nullptr || width == Width::NONE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const uint64_t number = width == Width::INT ? static_cast<uint64_t>(*static_cast<int*>(value))
+                                              : *static_cast<cuuint64_t*>(value);
+  const wire::PoolAttribute body{to_wire(pool), number, static_cast<uint32_t>(attr), 0};
+  return call.sync(wire::Op::cuMemPoolSetAttribute, body);
+}
+
+CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Width width = width_of(attr);
+  if (find(pool) == nullptr || value == nullptr || width == Width::NONE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const wire::PoolAttribute body{to_wire(pool), 0, static_cast<uint32_t>(attr), 0};
+  wire::Value64 out;
+  const CUresult result = call.sync(wire::Op::cuMemPoolGetAttribute, body, &out);
+  if (result != CUDA_SUCCESS) return result;
+  if (width == Width::INT) {
+    *static_cast<int*>(value) = static_cast<int>(out.value);
+  } else {
+    *static_cast<cuuint64_t*>(value) = out.value;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (find(pool) == nullptr || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult bad = check_location(&map[i].location, CU_MEM_ALLOCATION_TYPE_PINNED);
+    if (bad != CUDA_SUCCESS) return bad;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const wire::PoolAccess body{to_wire(pool), static_cast<uint32_t>(map[i].location.id),
+                                static_cast<uint32_t>(map[i].flags)};
+    if (const CUresult bad = call.sync(wire::Op::cuMemPoolSetAccess, body)) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_pool_get_access(CUmemAccess_flags* flags, CUmemoryPool memPool,
+                             CUmemLocation* location) {
+  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (flags == nullptr || find(memPool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_location(location, CU_MEM_ALLOCATION_TYPE_PINNED)) return bad;
+  const wire::PoolAccess body{to_wire(memPool), static_cast<uint32_t>(location->id), 0};
+  wire::Value64 out;
+  const CUresult result = call.sync(wire::Op::cuMemPoolGetAccess, body, &out);
+  if (result == CUDA_SUCCESS) *flags = static_cast<CUmemAccess_flags>(out.value);
+  return result;
+}
+
+CUresult mem_alloc_async(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+  return allocate(dptr, bytesize, hStream, 0, wire::Op::cuMemAllocAsync);
+}
+
+CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                   CUstream hStream) {
+  if (find(pool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return allocate(dptr, bytesize, hStream, to_wire(pool), wire::Op::cuMemAllocFromPoolAsync);
+}
+
+CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
+  const Enqueue enqueue(hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (enqueue.capture() != nullptr) return refuse_in_capture();
+  const wire::FreeAsync body{0, 0, dptr};
+  if (memory_map().remove(dptr, MemoryKind::POOL)) {
+    return enqueue.submit(wire::Op::cuMemFreeAsync, body);
+  }
+  // Memory of cuMemAlloc: whether it may is the driver's to say.
+  const auto range = memory_map().remove(dptr, MemoryKind::DEVICE);
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
+  if (result != CUDA_SUCCESS) memory_map().add(*range);
+  return result;
+}
+
+}  // namespace kvgpu::guest

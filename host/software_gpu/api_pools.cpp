@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory pools, and allocation in stream order. An allocation is there at once; a free happens when
+// the stream comes to it.
+#include <algorithm>
+
+#include "api.h"
+
+using namespace software_gpu;
+
+namespace {
+
+CUresult find(CUdevice ordinal, Device** device) {
+  RETURN_IF_FAILED(enter_without_context());
+  *device = Driver::instance().device(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult find(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
+  RETURN_IF_FAILED(enter_without_context());
+  *pool = Driver::instance().pools.find(handle);
+  return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUmemoryPool handle_of(const std::shared_ptr<MemPool>& pool) {
+  return reinterpret_cast<CUmemoryPool>(pool.get());
+}
+
+std::shared_ptr<MemPool> default_pool(Device& device) {
+  std::lock_guard lock(device.mutex);
+  if (!device.default_pool) {
+    device.default_pool = std::make_shared<MemPool>(device, 0);
+    Driver::instance().pools.add(device.default_pool);
+  }
+  return device.default_pool;
+}
+
+std::shared_ptr<MemPool> current_pool(Device& device) {
+  {
+    std::lock_guard lock(device.mutex);
+    if (auto current = device.current_pool.lock()) return current;
+  }
+  return default_pool(device);
+}
+
+CUresult allocate(CUdeviceptr* pointer, size_t n_bytes, const std::shared_ptr<MemPool>& pool,
+                  CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  {
+    std::lock_guard lock(context->order_mutex);
+    if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not done
+  }
+  auto charge = pool->charge(n_bytes);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t address = 0;
+  RETURN_IF_FAILED(
+      pool->device.memory.allocate(n_bytes, MemoryKind::DEVICE, 0, &address, std::move(charge)));
+  *pointer = address;
+  return CUDA_SUCCESS;
+}
+
+bool is_flag(CUmemPool_attribute attribute) {
+  return attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+         attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+
+}  // namespace
+
+std::shared_ptr<void> MemPool::charge(uint64_t n_bytes) {
+  std::lock_guard lock(mutex);
+  if (max_bytes != 0 && n_bytes > max_bytes - std::min(max_bytes, used_bytes)) return nullptr;
+  used_bytes += n_bytes;
+  high_bytes = std::max(high_bytes, used_bytes);
+  return {static_cast<void*>(this), [self = shared_from_this(), n_bytes](void*) {
+            std::lock_guard given_back(self->mutex);
+            self->used_bytes -= n_bytes;
+          }};
+}
+
+SOFTWARE_GPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
+  Device* device;
+  if (!handle || !properties) return CUDA_ERROR_INVALID_VALUE;
+  if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  RETURN_IF_FAILED(find(properties->location.id, &device));
+  auto pool = std::make_shared<MemPool>(*device, properties->maxSize);
+  *handle = handle_of(pool);
+  Driver::instance().pools.add(std::move(pool));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuMemPoolDestroy(CUmemoryPool handle) {
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(handle, &pool));
+  if (default_pool(pool->device) == pool) return CUDA_ERROR_INVALID_VALUE;
+  Driver::instance().pools.take(handle);
+  std::lock_guard lock(pool->device.mutex);
+  if (pool->device.current_pool.lock() == pool) pool->device.current_pool.reset();
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
+  std::shared_ptr<MemPool> pool;
+  return find(handle, &pool);  // nothing is kept that is not used
+}
+
+SOFTWARE_GPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                                       void* value) {
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(handle, &pool));
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(pool->mutex);
+  if (is_flag(attribute)) {
+    pool->flags[attribute] = *static_cast<int*>(value) != 0;
+    return CUDA_SUCCESS;
+  }
+  const uint64_t number = *static_cast<cuuint64_t*>(value);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->release_threshold = number;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (number != 0) return CUDA_ERROR_INVALID_VALUE;
+      pool->high_bytes = pool->used_bytes;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+SOFTWARE_GPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                                       void* value) {
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(handle, &pool));
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(pool->mutex);
+  auto* const number = static_cast<cuuint64_t*>(value);
+  if (is_flag(attribute)) {
+    const auto found = pool->flags.find(attribute);
+    *static_cast<int*>(value) = found == pool->flags.end() || found->second;
+    return CUDA_SUCCESS;
+  }
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *number = pool->release_threshold;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *number = pool->used_bytes;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *number = pool->high_bytes;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+SOFTWARE_GPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t n) {
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(handle, &pool));
+  if (!map && n != 0) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < n; ++i) {
+    // A device always reaches its own memory; devices do not reach each other's.
+    if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        map[i].location.id != pool->device.ordinal ||
+        map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
+                                    CUmemLocation* location) {
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(handle, &pool));
+  if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
+  *flags = location->id == pool->device.ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDeviceGetDefaultMemPool(CUmemoryPool* handle, CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  *handle = handle_of(default_pool(*device));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDeviceGetMemPool(CUmemoryPool* handle, CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  *handle = handle_of(current_pool(*device));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(handle, &pool));
+  if (&pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(device->mutex);
+  device->current_pool = pool;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuMemAllocAsync(CUdeviceptr* pointer, size_t n_bytes, CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  return allocate(pointer, n_bytes, current_pool(context->device), handle);
+}
+
+SOFTWARE_GPU_API cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t n_bytes,
+                                         CUmemoryPool pool_handle, CUstream handle) {
+  std::shared_ptr<MemPool> pool;
+  RETURN_IF_FAILED(find(pool_handle, &pool));
+  return allocate(pointer, n_bytes, pool, handle);
+}
+
+SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  const auto allocation = context->device.memory.find(pointer);
+  if (!allocation || allocation->base != pointer || allocation->kind != MemoryKind::DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_MEM_FREE;
+  operation.run = [pointer](Context& c) {
+    return c.device.memory.release(pointer, MemoryKind::DEVICE, MemoryKind::DEVICE);
+  };
+  return context->submit(*stream, std::move(operation));
+}
