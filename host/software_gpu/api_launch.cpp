@@ -204,3 +204,36 @@ SOFTWARE_GPU_API cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block_size
   *min_grid = best_blocks * static_cast<int>(n_cores());
   return CUDA_SUCCESS;
 }
+
+SOFTWARE_GPU_API cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* block_size,
+                                                           CUfunction function,
+                                                           CUoccupancyB2DSize shared_of_block,
+                                                           size_t dynamic_bytes, int limit,
+                                                           unsigned flags) {
+  if (flags > CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) return CUDA_ERROR_INVALID_VALUE;
+  return cuOccupancyMaxPotentialBlockSize(min_grid, block_size, function, shared_of_block,
+                                          dynamic_bytes, limit);
+}
+
+SOFTWARE_GPU_API cuOccupancyAvailableDynamicSMemPerBlock(size_t* n_bytes, CUfunction function,
+                                                         int n_blocks, int n_threads) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  const auto kernel = Driver::instance().kernels.find(function);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!n_bytes || n_blocks <= 0 || n_threads <= 0 ||
+      resident_blocks(*kernel, static_cast<uint64_t>(n_threads), 0) < n_blocks)
+    return CUDA_ERROR_INVALID_VALUE;
+  const size_t taken = kernel->function->shared_bytes + 1024;
+  const size_t share = (164u << 10) / static_cast<size_t>(n_blocks);
+  *n_bytes = share > taken ? share - taken : 0;
+  return CUDA_SUCCESS;
+}
+
+// A device of compute capability 8.0 has no clusters.
+SOFTWARE_GPU_API cuOccupancyMaxPotentialClusterSize(int*, CUfunction, const CUlaunchConfig*) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+SOFTWARE_GPU_API cuOccupancyMaxActiveClusters(int*, CUfunction, const CUlaunchConfig*) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}

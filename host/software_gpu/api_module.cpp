@@ -310,3 +310,31 @@ SOFTWARE_GPU_API cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) 
   if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
   return config <= CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+
+SOFTWARE_GPU_API cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
+  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_INVALID_VALUE;
+}
+SOFTWARE_GPU_API cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice) {
+  return cuFuncSetCacheConfig(reinterpret_cast<CUfunction>(kernel), config);
+}
+SOFTWARE_GPU_API cuFuncLoad(CUfunction function) {
+  RETURN_IF_FAILED(enter_without_context());
+  return Driver::instance().kernels.find(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+SOFTWARE_GPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuModuleGetFunctionCount(unsigned* count, CUmodule module) {
+  return cuLibraryGetKernelCount(count, reinterpret_cast<CUlibrary>(module));
+}
+SOFTWARE_GPU_API cuModuleEnumerateFunctions(CUfunction* functions, unsigned n, CUmodule module) {
+  return cuLibraryEnumerateKernels(reinterpret_cast<CUkernel*>(functions), n,
+                                   reinterpret_cast<CUlibrary>(module));
+}

@@ -159,6 +159,9 @@ CUresult load_module(std::string_view ptx, Memory& memory, std::unique_ptr<Modul
   error->clear();
   try {
     return Loader(ptx, memory).load(out);
+  } catch (const ptx::NewerVersion& failure) {
+    *error = failure.what();
+    return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
   } catch (const ptx::Error& failure) {
     *error = failure.what();
     return CUDA_ERROR_INVALID_PTX;

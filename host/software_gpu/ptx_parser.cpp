@@ -400,7 +400,14 @@ class Parser {
       is_extern |= text == ".extern";
       text = take().text;
     }
-    if (text == ".version" || text == ".target" || text == ".address_size" || text == ".file") {
+    if (text == ".version") {
+      // 9.0 is CUDA 13.0's: the release that this driver says it is of.
+      const std::string_view version = take().text;
+      int major = 0;
+      std::from_chars(version.data(), version.data() + version.size(), major);
+      if (major > 9 || (major == 9 && version != "9.0" && version != "9"))
+        throw NewerVersion(token.line, "PTX version " + std::string(version) + " is newer than 9.0");
+    } else if (text == ".target" || text == ".address_size" || text == ".file") {
       skip_line();
     } else if (text == ".pragma") {
       skip_past(";");

@@ -18,6 +18,11 @@ struct Error : std::runtime_error {
       : std::runtime_error("line " + std::to_string(line) + ": " + message) {}
 };
 
+/// The text is of a release that did not exist yet: CUDA_ERROR_UNSUPPORTED_PTX_VERSION.
+struct NewerVersion : Error {
+  using Error::Error;
+};
+
 struct Operand {
   enum class Kind { NAME, INTEGER, F32, F64, ADDRESS, VECTOR, LIST };
   Kind kind = Kind::NAME;

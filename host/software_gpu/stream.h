@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -75,6 +76,7 @@ struct Stream {
   const uint64_t id;
   const std::shared_ptr<Queue> queue;
   bool is_legacy = false;
+  std::map<CUstreamAttrID, CUstreamAttrValue> attributes;  // that were set; under order_mutex
   bool is_blocking() const { return !is_legacy && (flags & CU_STREAM_NON_BLOCKING) == 0; }
   std::shared_ptr<Capture> capture;       // under Context::order_mutex
   std::vector<GraphNode*> capture_front;  // what the next captured operation depends on

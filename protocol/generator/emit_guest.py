@@ -127,6 +127,12 @@ def _plain(row: Row) -> str:
                 f"  if (!is_live(wire::Kind::{kind}, {param.name}))"
                 " return CUDA_ERROR_INVALID_HANDLE;\n"
             )
+            if kind == "FUNCTION":
+                # The driver may load it now, which may block: that is the description's to do.
+                body += (
+                    f"  if (const CUresult bad = need_description(*find({param.name})))"
+                    " return bad;\n"
+                )
     fields = ["call.context()"]
     for param in ins(row):
         if param.type in HANDLE_KINDS:

@@ -165,6 +165,10 @@ CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   return result;
 }
 
+CUresult stream_begin_capture(CUstream hStream) {
+  return stream_begin_capture_v2(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   if (phGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
@@ -207,6 +211,11 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
                    : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return CUDA_SUCCESS;
+}
+
+CUresult stream_get_capture_info(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                 cuuint64_t* id_out) {
+  return stream_get_capture_info_v2(hStream, captureStatus_out, id_out, nullptr, nullptr, nullptr);
 }
 
 CUresult stream_get_capture_info_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,

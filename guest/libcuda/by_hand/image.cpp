@@ -3,8 +3,11 @@
 #include "image.h"
 
 #include <elf.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 namespace kvgpu::guest {
@@ -27,48 +30,89 @@ struct FatbinHeader {
   uint64_t entries_bytes;
 };
 
+constexpr uint64_t MAX_IMAGE_BYTES = 1ull << 32;
+
+// False: not readable.
 template <typename T>
-T read(const void* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
+bool read(const std::byte* from, T* value) {
+  return copy_from_program(value, from, sizeof *value);
 }
 
+// 0: damaged.
 uint64_t elf_bytes(const std::byte* image) {
-  const auto header = read<Elf64_Ehdr>(image);
-  uint64_t end = std::max(header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize,
-                          header.e_phoff + uint64_t{header.e_phnum} * header.e_phentsize);
+  Elf64_Ehdr header;
+  if (!read(image, &header)) return 0;
+  uint64_t end = sizeof header;
+  const auto reaches = [&](uint64_t offset, uint64_t bytes) {
+    if (offset > MAX_IMAGE_BYTES || bytes > MAX_IMAGE_BYTES) return false;
+    end = std::max(end, offset + bytes);
+    return true;
+  };
+  if (!reaches(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize) ||
+      !reaches(header.e_phoff, uint64_t{header.e_phnum} * header.e_phentsize)) {
+    return 0;
+  }
   for (unsigned i = 0; i < header.e_shnum; ++i) {
-    const auto section = read<Elf64_Shdr>(image + header.e_shoff + i * header.e_shentsize);
-    if (section.sh_type != SHT_NOBITS) end = std::max(end, section.sh_offset + section.sh_size);
+    Elf64_Shdr section;
+    if (!read(image + header.e_shoff + i * header.e_shentsize, &section)) return 0;
+    if (section.sh_type != SHT_NOBITS && !reaches(section.sh_offset, section.sh_size)) return 0;
   }
   for (unsigned i = 0; i < header.e_phnum; ++i) {
-    const auto segment = read<Elf64_Phdr>(image + header.e_phoff + i * header.e_phentsize);
-    end = std::max(end, segment.p_offset + segment.p_filesz);
+    Elf64_Phdr segment;
+    if (!read(image + header.e_phoff + i * header.e_phentsize, &segment)) return 0;
+    if (!reaches(segment.p_offset, segment.p_filesz)) return 0;
   }
   return end;
 }
 
 }  // namespace
 
+bool copy_from_program(void* to, const void* from, size_t bytes) {
+  auto* at = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  while (bytes > 0) {
+    const iovec local{at, bytes}, remote{const_cast<std::byte*>(source), bytes};
+    const ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+    if (n < 0 && errno == EFAULT) return false;
+    if (n <= 0) {  // forbidden here (seccomp): as natively, then
+      std::memcpy(at, source, bytes);
+      return true;
+    }
+    at += n;
+    source += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
 std::optional<ImageBytes> measure_image(const void* image) {
   const auto* data = static_cast<const std::byte*>(image);
-  if (read<uint32_t>(data) == WRAPPER_MAGIC) {
-    const auto wrapper = read<Wrapper>(data);
+  uint32_t magic = 0;
+  // An empty PTX may be one byte long.
+  if (!copy_from_program(&magic, data, 1) || (magic != 0 && !read(data, &magic))) return std::nullopt;
+  if (magic == WRAPPER_MAGIC) {
+    Wrapper wrapper;
+    if (!read(data, &wrapper)) return std::nullopt;
     // Version 2 (NCCL): prelinked binaries are listed in the fourth field; the first is what
     // counts.
-    const void* inner = wrapper.version == 2 && wrapper.prelinked != nullptr
-                            ? read<const void*>(wrapper.prelinked)
-                            : wrapper.data;
+    const void* inner = wrapper.data;
+    if (wrapper.version == 2 && wrapper.prelinked != nullptr &&
+        !copy_from_program(&inner, wrapper.prelinked, sizeof inner)) {
+      return std::nullopt;
+    }
     if (inner == nullptr) return std::nullopt;
     data = static_cast<const std::byte*>(inner);
+    if (!read(data, &magic)) return std::nullopt;
   }
-  const auto magic = read<uint32_t>(data);
   if (magic == FATBIN_MAGIC) {
-    const auto header = read<FatbinHeader>(data);
+    FatbinHeader header;
+    if (!read(data, &header) || header.entries_bytes > MAX_IMAGE_BYTES) return std::nullopt;
     return ImageBytes{data, header.header_bytes + header.entries_bytes};
   }
-  if (std::memcmp(data, ELFMAG, SELFMAG) == 0) return ImageBytes{data, elf_bytes(data)};
+  if (std::memcmp(&magic, ELFMAG, SELFMAG) == 0) {
+    const uint64_t bytes = elf_bytes(data);
+    return bytes == 0 ? std::nullopt : std::optional(ImageBytes{data, bytes});
+  }
   // PTX is text: anything else with a printable beginning is for the driver to judge.
   const char first = static_cast<char>(data[0]);
   if (first == '\0' || static_cast<unsigned char>(first) >= 0x80) return std::nullopt;

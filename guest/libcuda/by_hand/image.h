@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long is the image behind a pointer? Fat binary (with or without wrapper), cubin, or PTX text.
+// Images (fat binary, cubin, PTX) as a program hands them over: a pointer without a length.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,11 @@ struct ImageBytes {
   uint64_t bytes;
 };
 
-// Nothing: not an image that is known.
+// Nothing: no image, or one that says of itself what cannot be.
 std::optional<ImageBytes> measure_image(const void* image);
+
+// Copies what a program's pointer names, without trusting it: an image that was cut short may claim
+// to be longer than what is mapped. False: it is.
+bool copy_from_program(void* to, const void* from, size_t bytes);
 
 }  // namespace kvgpu::guest

@@ -6,13 +6,15 @@
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "log.h"
+#include "launch.h"
 #include "refuse.h"
+#include "staging.h"
 
 namespace kvgpu::guest {
 
 namespace {
 
-constexpr uint32_t MAX_PARAM_BYTES = 12 * 1024;  // fits a record; see refuse_part below
+constexpr uint32_t MAX_INLINE_BYTES = 12 * 1024;  // more does not fit into a record with attributes
 
 CUresult check_shape(const Function& function, const wire::DeviceInfo& device,
                      const CUlaunchConfig& c) {
@@ -48,9 +50,7 @@ CUresult check_shape(const Function& function, const wire::DeviceInfo& device,
 CUresult gather_params(const Function& function, void** kernel_params, void** extra,
                        std::byte* buffer, uint32_t* bytes) {
   *bytes = 0;
-  if (function.param_bytes > MAX_PARAM_BYTES) {
-    return static_cast<CUresult>(refuse_part("a launch with more than 12 KiB of parameters"));
-  }
+  if (function.param_bytes > wire::MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
   if (kernel_params != nullptr) {
     if (extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < function.params.size(); ++i) {
@@ -71,28 +71,25 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
       return CUDA_ERROR_INVALID_VALUE;
   }
   if (len < function.param_bytes || (len > 0 && data == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  if (len > MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
+  if (len > wire::MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
   if (len > 0) std::memcpy(buffer, data, len);
   *bytes = static_cast<uint32_t>(len);
   return CUDA_SUCCESS;
 }
 
-struct Attributes {
-  wire::LaunchAttribute list[32];
-  uint32_t n = 0;
-};
 const Attributes NO_ATTRIBUTES{};  // shared: 2 KiB are not cleared for each launch
 
-CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes) {
-  if (config.numAttrs > std::size(attributes->list)) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < config.numAttrs; ++i) {
-    if (!wire::launch_attribute_is_plain(config.attrs[i].id)) {
-      return static_cast<CUresult>(refuse_part("a launch attribute that names an event or a node"));
-    }
-    std::memcpy(&attributes->list[attributes->n++], &config.attrs[i],
-                sizeof(wire::LaunchAttribute));
-  }
-  return CUDA_SUCCESS;
+// More parameters than a record holds: through the slab, and the reply says when they are read.
+CUresult launch_with_many_params(const Enqueue& enqueue, wire::Op op, wire::Launch body,
+                                 Part attributes, const std::byte* params) {
+  Staging& staging = Staging::get();
+  Staging::Piece piece;
+  if (const CUresult bad = staging.allocate(body.param_bytes, &piece)) return bad;
+  std::memcpy(staging.data(piece), params, body.param_bytes);
+  body.params_in = wire::PARAMS_IN_SLAB;
+  const CUresult result = enqueue.submit_and_ask(op, body, attributes, part(piece.off));
+  staging.release(piece);
+  return result;
 }
 
 CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
@@ -105,7 +102,7 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   const auto& device =
       Session::get().devices()[static_cast<size_t>(enqueue.stream().context->device)].info;
   if (const CUresult bad = check_shape(*function, device, config)) return bad;
-  alignas(16) std::byte params[MAX_PARAM_BYTES];
+  alignas(16) std::byte params[wire::MAX_PARAM_BYTES];
   wire::Launch body{};
   const CUresult bad = gather_params(*function, kernel_params, extra, params, &body.param_bytes);
   if (bad != CUDA_SUCCESS) return bad;
@@ -120,6 +117,9 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   body.n_attributes = attributes.n;
   const Part attribute_part{attributes.list,
                             static_cast<uint32_t>(attributes.n * sizeof(wire::LaunchAttribute))};
+  if (body.param_bytes > MAX_INLINE_BYTES) {
+    return launch_with_many_params(enqueue, op, body, attribute_part, params);
+  }
   const Part param_part{params, body.param_bytes};
   // What attributes ask for can be refused by the driver in ways that are not checked here: ask.
   if (attributes.n > 0) return enqueue.submit_and_ask(op, body, attribute_part, param_part);
@@ -127,6 +127,19 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
 }
 
 }  // namespace
+
+CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes) {
+  if (config.numAttrs > std::size(attributes->list)) return CUDA_ERROR_INVALID_VALUE;
+  if (config.numAttrs != 0 && config.attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (!wire::launch_attribute_is_plain(config.attrs[i].id)) {
+      return static_cast<CUresult>(refuse_part("a launch attribute that names an event or a node"));
+    }
+    std::memcpy(&attributes->list[attributes->n++], &config.attrs[i],
+                sizeof(wire::LaunchAttribute));
+  }
+  return CUDA_SUCCESS;
+}
 
 CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
@@ -152,6 +165,19 @@ CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction f, void** ker
   CUlaunchConfig own = *config;
   if (own.hStream == nullptr) own.hStream = default_stream;
   return launch(wire::Op::cuLaunchKernelEx, f, own, kernelParams, extra, attributes);
+}
+
+CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ,
+                                   unsigned int sharedMemBytes, CUstream hStream,
+                                   void** kernelParams) {
+  CUlaunchAttribute cooperative{};
+  cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  cooperative.value.cooperative = 1;
+  const CUlaunchConfig config{gridDimX,  gridDimY,  gridDimZ,       blockDimX, blockDimY,
+                              blockDimZ, sharedMemBytes, hStream, &cooperative, 1};
+  return launch_kernel_ex(&config, f, kernelParams, nullptr, hStream);
 }
 
 CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {

@@ -88,6 +88,12 @@ struct Function {
   std::array<std::atomic<int32_t>, wire::N_FUNCTION_ATTRIBUTES> attributes{};
   std::vector<wire::ParamInfo> params;
   uint32_t param_bytes = 0;
+  struct Cuda3 {  // what the launch interface of CUDA 3 has set
+    unsigned block[3] = {1, 1, 1};
+    unsigned shared_bytes = 0;
+    unsigned param_bytes = 0;
+    alignas(16) char params[4096] = {};  // as many as that interface could pass
+  } cuda3;
 };
 
 struct Graph {
@@ -106,6 +112,14 @@ struct MemPool {
   int device = 0;
 };
 
+struct Link {  // CUlinkState
+  wire::Handle handle = 0;
+  unsigned n_options = 0;
+  std::vector<CUjit_option> options;
+  void** values = nullptr;  // of the creator
+  std::string cubin;
+};
+
 template <typename T>
 constexpr wire::Kind kind_of() {
   using enum wire::Kind;
@@ -117,6 +131,7 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, Graph>) return GRAPH;
   if constexpr (std::is_same_v<T, GraphExec>) return GRAPH_EXEC;
   if constexpr (std::is_same_v<T, MemPool>) return MEM_POOL;
+  if constexpr (std::is_same_v<T, Link>) return LINK;
 }
 
 template <typename T>
@@ -203,6 +218,7 @@ struct Tables {
   Table<Graph> graphs;
   Table<GraphExec> graph_execs;
   Table<MemPool> mem_pools;
+  Table<Link> links;
 };
 Tables& tables();  // never destroyed: exit handlers of other libraries still call us
 

@@ -257,4 +257,21 @@ CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
   return error;
 }
 
+CUresult stream_get_ctx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
+  if (pCtx == nullptr || pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = stream_get_ctx(hStream, pCtx);
+  if (result == CUDA_SUCCESS) *pGreenCtx = nullptr;  // there are none here
+  return result;
+}
+
+CUresult stream_get_device(CUstream hStream, CUdevice* device) {
+  CUresult error = CUDA_SUCCESS;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Stream* const stream = find_stream(hStream, &error);
+  if (stream != nullptr) *device = stream->context->device;
+  return error;
+}
+
+CUresult stream_destroy(CUstream hStream) { return stream_destroy_v2(hStream); }
+
 }  // namespace kvgpu::guest

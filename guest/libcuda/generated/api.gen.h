@@ -171,6 +171,38 @@ CUresult func_get_param_info(CUfunction func, size_t paramIndex, size_t* paramOf
 CUresult kernel_get_param_info(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
                                size_t* paramSize);
 CUresult func_get_module(CUmodule* hmod, CUfunction hfunc);
+CUresult module_load(CUmodule* module, const char* fname);
+CUresult module_load_fat_binary(CUmodule* module, const void* fatCubin);
+CUresult module_get_function_count(unsigned int* count, CUmodule mod);
+CUresult module_enumerate_functions(CUfunction* functions, unsigned int numFunctions, CUmodule mod);
+CUresult library_load_from_file(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
+                                void** jitOptionsValues, unsigned int numJitOptions,
+                                CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                unsigned int numLibraryOptions);
+CUresult library_get_kernel_count(unsigned int* count, CUlibrary lib);
+CUresult library_enumerate_kernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib);
+CUresult kernel_get_library(CUlibrary* pLib, CUkernel kernel);
+CUresult func_set_cache_config(CUfunction hfunc, CUfunc_cache config);
+CUresult func_set_shared_mem_config(CUfunction hfunc, CUsharedconfig config);
+CUresult kernel_set_cache_config(CUkernel kernel, CUfunc_cache config, CUdevice dev);
+CUresult func_load(CUfunction function);
+CUresult func_is_loaded(CUfunctionLoadingState* state, CUfunction function);
+CUresult link_create(unsigned int numOptions, CUjit_option* options, void** optionValues,
+                     CUlinkState* stateOut);
+CUresult link_create_v2(unsigned int numOptions, CUjit_option* options, void** optionValues,
+                        CUlinkState* stateOut);
+CUresult link_add_data(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                       const char* name, unsigned int numOptions, CUjit_option* options,
+                       void** optionValues);
+CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                          const char* name, unsigned int numOptions, CUjit_option* options,
+                          void** optionValues);
+CUresult link_add_file(CUlinkState state, CUjitInputType type, const char* path,
+                       unsigned int numOptions, CUjit_option* options, void** optionValues);
+CUresult link_add_file_v2(CUlinkState state, CUjitInputType type, const char* path,
+                          unsigned int numOptions, CUjit_option* options, void** optionValues);
+CUresult link_complete(CUlinkState state, void** cubinOut, size_t* sizeOut);
+CUresult link_destroy(CUlinkState state);
 CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
                        unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
@@ -186,6 +218,33 @@ CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(int* numBlock
                                                                    int blockSize,
                                                                    size_t dynamicSMemSize,
                                                                    unsigned int flags);
+CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ,
+                                   unsigned int sharedMemBytes, CUstream hStream,
+                                   void** kernelParams);
+CUresult launch(CUfunction f);
+CUresult launch_grid(CUfunction f, int grid_width, int grid_height);
+CUresult launch_grid_async(CUfunction f, int grid_width, int grid_height, CUstream hStream);
+CUresult func_set_block_shape(CUfunction hfunc, int x, int y, int z);
+CUresult func_set_shared_size(CUfunction hfunc, unsigned int bytes);
+CUresult param_set_size(CUfunction hfunc, unsigned int numbytes);
+CUresult param_seti(CUfunction hfunc, int offset, unsigned int value);
+CUresult param_setf(CUfunction hfunc, int offset, float value);
+CUresult param_setv(CUfunction hfunc, int offset, void* ptr, unsigned int numbytes);
+CUresult occupancy_max_potential_block_size(int* minGridSize, int* blockSize, CUfunction func,
+                                            CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                            size_t dynamicSMemSize, int blockSizeLimit);
+CUresult occupancy_max_potential_block_size_with_flags(
+    int* minGridSize, int* blockSize, CUfunction func,
+    CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
+    unsigned int flags);
+CUresult occupancy_available_dynamic_smem_per_block(size_t* dynamicSmemSize, CUfunction func,
+                                                    int numBlocks, int blockSize);
+CUresult occupancy_max_potential_cluster_size(int* clusterSize, CUfunction func,
+                                              const CUlaunchConfig* config);
+CUresult occupancy_max_active_clusters(int* numClusters, CUfunction func,
+                                       const CUlaunchConfig* config);
 CUresult stream_create(CUstream* phStream, unsigned int Flags);
 CUresult stream_create_with_priority(CUstream* phStream, unsigned int flags, int priority);
 CUresult stream_destroy_v2(CUstream hStream);
@@ -196,6 +255,33 @@ CUresult stream_get_id(CUstream hStream, unsigned long long* streamId);
 CUresult stream_query(CUstream hStream);
 CUresult stream_synchronize(CUstream hStream);
 CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags);
+CUresult stream_destroy(CUstream hStream);
+CUresult stream_get_ctx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx);
+CUresult stream_get_device(CUstream hStream, CUdevice* device);
+CUresult stream_write_value32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                              unsigned int flags);
+CUresult stream_write_value32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                 unsigned int flags);
+CUresult stream_write_value64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                              unsigned int flags);
+CUresult stream_write_value64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                 unsigned int flags);
+CUresult stream_wait_value32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                             unsigned int flags);
+CUresult stream_wait_value32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                unsigned int flags);
+CUresult stream_wait_value64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                             unsigned int flags);
+CUresult stream_wait_value64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                unsigned int flags);
+CUresult stream_batch_mem_op(CUstream stream, unsigned int count,
+                             CUstreamBatchMemOpParams* paramArray, unsigned int flags);
+CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
+                                CUstreamBatchMemOpParams* paramArray, unsigned int flags);
+CUresult stream_get_attribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue* value);
+CUresult stream_set_attribute(CUstream hStream, CUstreamAttrID attr,
+                              const CUstreamAttrValue* param);
+CUresult stream_copy_attributes(CUstream dstStream, CUstream srcStream);
 CUresult event_create(CUevent* phEvent, unsigned int Flags);
 CUresult event_destroy_v2(CUevent hEvent);
 CUresult event_record(CUevent hEvent, CUstream hStream);
@@ -223,5 +309,8 @@ CUresult graph_launch(CUgraphExec hGraph, CUstream hStream);
 CUresult graph_get_nodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes);
 CUresult graph_destroy(CUgraph hGraph);
 CUresult graph_exec_destroy(CUgraphExec hGraphExec);
+CUresult stream_begin_capture(CUstream hStream);
+CUresult stream_get_capture_info(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                 cuuint64_t* id_out);
 
 }  // namespace kvgpu::guest

@@ -438,6 +438,84 @@ EXPORT CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex,
 EXPORT CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   return guest::func_get_module(hmod, hfunc);
 }
+EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
+  return guest::module_load(module, fname);
+}
+EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
+  return guest::module_load_fat_binary(module, fatCubin);
+}
+EXPORT CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
+  return guest::module_get_function_count(count, mod);
+}
+EXPORT CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions,
+                                                   CUmodule mod) {
+  return guest::module_enumerate_functions(functions, numFunctions, mod);
+}
+EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName,
+                                              CUjit_option* jitOptions, void** jitOptionsValues,
+                                              unsigned int numJitOptions,
+                                              CUlibraryOption* libraryOptions,
+                                              void** libraryOptionValues,
+                                              unsigned int numLibraryOptions) {
+  return guest::library_load_from_file(library, fileName, jitOptions, jitOptionsValues,
+                                       numJitOptions, libraryOptions, libraryOptionValues,
+                                       numLibraryOptions);
+}
+EXPORT CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
+  return guest::library_get_kernel_count(count, lib);
+}
+EXPORT CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels,
+                                                  CUlibrary lib) {
+  return guest::library_enumerate_kernels(kernels, numKernels, lib);
+}
+EXPORT CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
+  return guest::kernel_get_library(pLib, kernel);
+}
+EXPORT CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+  return guest::func_set_cache_config(hfunc, config);
+}
+EXPORT CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+  return guest::func_set_shared_mem_config(hfunc, config);
+}
+EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+  return guest::kernel_set_cache_config(kernel, config, dev);
+}
+EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function) { return guest::func_load(function); }
+EXPORT CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
+  return guest::func_is_loaded(state, function);
+}
+EXPORT CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options,
+                                     void** optionValues, CUlinkState* stateOut) {
+  return guest::link_create(numOptions, options, optionValues, stateOut);
+}
+EXPORT CUresult CUDAAPI cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options,
+                                        void** optionValues, CUlinkState* stateOut) {
+  return guest::link_create_v2(numOptions, options, optionValues, stateOut);
+}
+EXPORT CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data,
+                                      size_t size, const char* name, unsigned int numOptions,
+                                      CUjit_option* options, void** optionValues) {
+  return guest::link_add_data(state, type, data, size, name, numOptions, options, optionValues);
+}
+EXPORT CUresult CUDAAPI cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data,
+                                         size_t size, const char* name, unsigned int numOptions,
+                                         CUjit_option* options, void** optionValues) {
+  return guest::link_add_data_v2(state, type, data, size, name, numOptions, options, optionValues);
+}
+EXPORT CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
+                                      unsigned int numOptions, CUjit_option* options,
+                                      void** optionValues) {
+  return guest::link_add_file(state, type, path, numOptions, options, optionValues);
+}
+EXPORT CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path,
+                                         unsigned int numOptions, CUjit_option* options,
+                                         void** optionValues) {
+  return guest::link_add_file_v2(state, type, path, numOptions, options, optionValues);
+}
+EXPORT CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+  return guest::link_complete(state, cubinOut, sizeOut);
+}
+EXPORT CUresult CUDAAPI cuLinkDestroy(CUlinkState state) { return guest::link_destroy(state); }
 EXPORT CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                                        unsigned int gridDimZ, unsigned int blockDimX,
                                        unsigned int blockDimY, unsigned int blockDimZ,
@@ -468,6 +546,70 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   return guest::occupancy_max_active_blocks_per_multiprocessor_with_flags(
       numBlocks, func, blockSize, dynamicSMemSize, flags);
 }
+EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
+                                                  unsigned int gridDimY, unsigned int gridDimZ,
+                                                  unsigned int blockDimX, unsigned int blockDimY,
+                                                  unsigned int blockDimZ,
+                                                  unsigned int sharedMemBytes, CUstream hStream,
+                                                  void** kernelParams) {
+  return guest::launch_cooperative_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                          blockDimZ, sharedMemBytes, hStream, kernelParams);
+}
+EXPORT CUresult CUDAAPI cuLaunch(CUfunction f) { return guest::launch(f); }
+EXPORT CUresult CUDAAPI cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
+  return guest::launch_grid(f, grid_width, grid_height);
+}
+EXPORT CUresult CUDAAPI cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height,
+                                          CUstream hStream) {
+  return guest::launch_grid_async(f, grid_width, grid_height, hStream);
+}
+EXPORT CUresult CUDAAPI cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
+  return guest::func_set_block_shape(hfunc, x, y, z);
+}
+EXPORT CUresult CUDAAPI cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes) {
+  return guest::func_set_shared_size(hfunc, bytes);
+}
+EXPORT CUresult CUDAAPI cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
+  return guest::param_set_size(hfunc, numbytes);
+}
+EXPORT CUresult CUDAAPI cuParamSeti(CUfunction hfunc, int offset, unsigned int value) {
+  return guest::param_seti(hfunc, offset, value);
+}
+EXPORT CUresult CUDAAPI cuParamSetf(CUfunction hfunc, int offset, float value) {
+  return guest::param_setf(hfunc, offset, value);
+}
+EXPORT CUresult CUDAAPI cuParamSetv(CUfunction hfunc, int offset, void* ptr,
+                                    unsigned int numbytes) {
+  return guest::param_setv(hfunc, offset, ptr, numbytes);
+}
+EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(
+    int* minGridSize, int* blockSize, CUfunction func,
+    CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit) {
+  return guest::occupancy_max_potential_block_size(
+      minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
+}
+EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(
+    int* minGridSize, int* blockSize, CUfunction func,
+    CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
+    unsigned int flags) {
+  return guest::occupancy_max_potential_block_size_with_flags(
+      minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit,
+      flags);
+}
+EXPORT CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize,
+                                                                CUfunction func, int numBlocks,
+                                                                int blockSize) {
+  return guest::occupancy_available_dynamic_smem_per_block(dynamicSmemSize, func, numBlocks,
+                                                           blockSize);
+}
+EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
+                                                           const CUlaunchConfig* config) {
+  return guest::occupancy_max_potential_cluster_size(clusterSize, func, config);
+}
+EXPORT CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
+                                                     const CUlaunchConfig* config) {
+  return guest::occupancy_max_active_clusters(numClusters, func, config);
+}
 EXPORT CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
   return guest::stream_create(phStream, Flags);
 }
@@ -496,6 +638,67 @@ EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
 }
 EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
   return guest::stream_wait_event(hStream, hEvent, Flags);
+}
+EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) { return guest::stream_destroy(hStream); }
+EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx,
+                                          CUgreenCtx* pGreenCtx) {
+  return guest::stream_get_ctx_v2(hStream, pCtx, pGreenCtx);
+}
+EXPORT CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) {
+  return guest::stream_get_device(hStream, device);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                             unsigned int flags) {
+  return guest::stream_write_value32(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                                unsigned int flags) {
+  return guest::stream_write_value32_v2(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                             unsigned int flags) {
+  return guest::stream_write_value64(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                                unsigned int flags) {
+  return guest::stream_write_value64_v2(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                            unsigned int flags) {
+  return guest::stream_wait_value32(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                               unsigned int flags) {
+  return guest::stream_wait_value32_v2(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                            unsigned int flags) {
+  return guest::stream_wait_value64(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                               unsigned int flags) {
+  return guest::stream_wait_value64_v2(stream, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count,
+                                           CUstreamBatchMemOpParams* paramArray,
+                                           unsigned int flags) {
+  return guest::stream_batch_mem_op(stream, count, paramArray, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+                                              CUstreamBatchMemOpParams* paramArray,
+                                              unsigned int flags) {
+  return guest::stream_batch_mem_op_v2(stream, count, paramArray, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                             CUstreamAttrValue* value) {
+  return guest::stream_get_attribute(hStream, attr, value);
+}
+EXPORT CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                             const CUstreamAttrValue* param) {
+  return guest::stream_set_attribute(hStream, attr, param);
+}
+EXPORT CUresult CUDAAPI cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) {
+  return guest::stream_copy_attributes(dstStream, srcStream);
 }
 EXPORT CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   return guest::event_create(phEvent, Flags);
@@ -564,6 +767,14 @@ EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) { return guest::graph_des
 EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
   return guest::graph_exec_destroy(hGraphExec);
 }
+EXPORT CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream) {
+  return guest::stream_begin_capture(hStream);
+}
+EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream hStream,
+                                               CUstreamCaptureStatus* captureStatus_out,
+                                               cuuint64_t* id_out) {
+  return guest::stream_get_capture_info(hStream, captureStatus_out, id_out);
+}
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
   return guest::event_record_with_flags(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD, flags);
@@ -579,6 +790,14 @@ EXPORT CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn,
 }
 EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream) {
   return guest::graph_launch(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
+    CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+    unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+    unsigned int sharedMemBytes, CUstream hStream, void** kernelParams) {
+  return guest::launch_cooperative_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                          blockDimZ, sharedMemBytes,
+                                          hStream ? hStream : CU_STREAM_PER_THREAD, kernelParams);
 }
 EXPORT CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void* userData) {
   return guest::launch_host_func(hStream ? hStream : CU_STREAM_PER_THREAD, fn, userData);
@@ -724,11 +943,39 @@ EXPORT CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallb
   return guest::stream_add_callback(hStream ? hStream : CU_STREAM_PER_THREAD, callback, userData,
                                     flags);
 }
+EXPORT CUresult CUDAAPI cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
+                                                CUstreamBatchMemOpParams* paramArray,
+                                                unsigned int flags) {
+  return guest::stream_batch_mem_op(stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
+                                    flags);
+}
+EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
+                                                   CUstreamBatchMemOpParams* paramArray,
+                                                   unsigned int flags) {
+  return guest::stream_batch_mem_op_v2(stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
+                                       flags);
+}
+EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
+  return guest::stream_begin_capture(hStream ? hStream : CU_STREAM_PER_THREAD);
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
   return guest::stream_begin_capture_v2(hStream ? hStream : CU_STREAM_PER_THREAD, mode);
 }
+EXPORT CUresult CUDAAPI cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream srcStream) {
+  return guest::stream_copy_attributes(dstStream ? dstStream : CU_STREAM_PER_THREAD, srcStream);
+}
 EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph) {
   return guest::stream_end_capture(hStream ? hStream : CU_STREAM_PER_THREAD, phGraph);
+}
+EXPORT CUresult CUDAAPI cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
+                                                  CUstreamAttrValue* value) {
+  return guest::stream_get_attribute(hStream ? hStream : CU_STREAM_PER_THREAD, attr, value);
+}
+EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_ptsz(CUstream hStream,
+                                                    CUstreamCaptureStatus* captureStatus_out,
+                                                    cuuint64_t* id_out) {
+  return guest::stream_get_capture_info(hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus_out,
+                                        id_out);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream,
                                                        CUstreamCaptureStatus* captureStatus_out,
@@ -752,6 +999,13 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
 EXPORT CUresult CUDAAPI cuStreamGetCtx_ptsz(CUstream hStream, CUcontext* pctx) {
   return guest::stream_get_ctx(hStream ? hStream : CU_STREAM_PER_THREAD, pctx);
 }
+EXPORT CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx,
+                                               CUgreenCtx* pGreenCtx) {
+  return guest::stream_get_ctx_v2(hStream ? hStream : CU_STREAM_PER_THREAD, pCtx, pGreenCtx);
+}
+EXPORT CUresult CUDAAPI cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* device) {
+  return guest::stream_get_device(hStream ? hStream : CU_STREAM_PER_THREAD, device);
+}
 EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* flags) {
   return guest::stream_get_flags(hStream ? hStream : CU_STREAM_PER_THREAD, flags);
 }
@@ -768,10 +1022,46 @@ EXPORT CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream hStream,
 EXPORT CUresult CUDAAPI cuStreamQuery_ptsz(CUstream hStream) {
   return guest::stream_query(hStream ? hStream : CU_STREAM_PER_THREAD);
 }
+EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
+                                                  const CUstreamAttrValue* param) {
+  return guest::stream_set_attribute(hStream ? hStream : CU_STREAM_PER_THREAD, attr, param);
+}
 EXPORT CUresult CUDAAPI cuStreamSynchronize_ptsz(CUstream hStream) {
   return guest::stream_synchronize(hStream ? hStream : CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent,
                                                unsigned int Flags) {
   return guest::stream_wait_event(hStream ? hStream : CU_STREAM_PER_THREAD, hEvent, Flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr,
+                                                 cuuint32_t value, unsigned int flags) {
+  return guest::stream_wait_value32(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr,
+                                                    cuuint32_t value, unsigned int flags) {
+  return guest::stream_wait_value32_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr,
+                                                 cuuint64_t value, unsigned int flags) {
+  return guest::stream_wait_value64(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr,
+                                                    cuuint64_t value, unsigned int flags) {
+  return guest::stream_wait_value64_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr,
+                                                  cuuint32_t value, unsigned int flags) {
+  return guest::stream_write_value32(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr,
+                                                     cuuint32_t value, unsigned int flags) {
+  return guest::stream_write_value32_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr,
+                                                  cuuint64_t value, unsigned int flags) {
+  return guest::stream_write_value64(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr,
+                                                     cuuint64_t value, unsigned int flags) {
+  return guest::stream_write_value64_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
 }

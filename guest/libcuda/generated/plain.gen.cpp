@@ -126,12 +126,39 @@ CUresult module_unload(CUmodule hmod) {
   return result;
 }
 
+CUresult module_get_function_count(unsigned int* count, CUmodule mod) {
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::FORBIDDEN);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::MODULE, mod)) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::cuModuleGetFunctionCount_in in{call.context(), to_wire(mod)};
+  wire::cuModuleGetFunctionCount_out out;
+  const CUresult result = call.sync(wire::Op::cuModuleGetFunctionCount, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *count = static_cast<unsigned int>(out.count);
+  return CUDA_SUCCESS;
+}
+
+CUresult library_get_kernel_count(unsigned int* count, CUlibrary lib) {
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::MODULE, lib)) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::cuLibraryGetKernelCount_in in{call.context(), to_wire(lib)};
+  wire::cuLibraryGetKernelCount_out out;
+  const CUresult result = call.sync(wire::Op::cuLibraryGetKernelCount, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *count = static_cast<unsigned int>(out.count);
+  return CUDA_SUCCESS;
+}
+
 CUresult occupancy_max_active_blocks_per_multiprocessor(int* numBlocks, CUfunction func,
                                                         int blockSize, size_t dynamicSMemSize) {
   if (numBlocks == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::FUNCTION, func)) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = need_description(*find(func))) return bad;
   const wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_in in{
       call.context(), to_wire(func), static_cast<uint64_t>(blockSize),
       static_cast<uint64_t>(dynamicSMemSize)};
@@ -151,6 +178,7 @@ CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(int* numBlock
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::FUNCTION, func)) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = need_description(*find(func))) return bad;
   const wire::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_in in{
       call.context(), to_wire(func), static_cast<uint64_t>(blockSize),
       static_cast<uint64_t>(dynamicSMemSize), static_cast<uint64_t>(flags)};
@@ -159,6 +187,23 @@ CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(int* numBlock
       call.sync(wire::Op::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, in, &out);
   if (result != CUDA_SUCCESS) return result;
   *numBlocks = static_cast<int>(out.numBlocks);
+  return CUDA_SUCCESS;
+}
+
+CUresult occupancy_available_dynamic_smem_per_block(size_t* dynamicSmemSize, CUfunction func,
+                                                    int numBlocks, int blockSize) {
+  if (dynamicSmemSize == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::FUNCTION, func)) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = need_description(*find(func))) return bad;
+  const wire::cuOccupancyAvailableDynamicSMemPerBlock_in in{call.context(), to_wire(func),
+                                                            static_cast<uint64_t>(numBlocks),
+                                                            static_cast<uint64_t>(blockSize)};
+  wire::cuOccupancyAvailableDynamicSMemPerBlock_out out;
+  const CUresult result = call.sync(wire::Op::cuOccupancyAvailableDynamicSMemPerBlock, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *dynamicSmemSize = static_cast<size_t>(out.dynamicSmemSize);
   return CUDA_SUCCESS;
 }
 

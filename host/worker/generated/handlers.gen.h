@@ -17,6 +17,7 @@ CUresult event_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult pointer_info(Session& session, const Task& task, ReplyWriter& reply);
 CUresult kernel_info(Session& session, const Task& task, ReplyWriter& reply);
 CUresult refused_call(Session& session, const Task& task, ReplyWriter& reply);
+CUresult link_read(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_get_limit(Session& session, const Task& task, ReplyWriter& reply);
@@ -67,6 +68,19 @@ CUresult module_unload(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_function(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_global_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult func_set_attribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult module_get_function_count(Session& session, const Task& task, ReplyWriter& reply);
+CUresult module_enumerate_functions(Session& session, const Task& task, ReplyWriter& reply);
+CUresult library_get_kernel_count(Session& session, const Task& task, ReplyWriter& reply);
+CUresult library_enumerate_kernels(Session& session, const Task& task, ReplyWriter& reply);
+CUresult func_set_cache_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult func_set_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult kernel_set_cache_config(Session& session, const Task& task, ReplyWriter& reply);
+CUresult func_load(Session& session, const Task& task, ReplyWriter& reply);
+CUresult func_is_loaded(Session& session, const Task& task, ReplyWriter& reply);
+CUresult link_create_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult link_add_data_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult link_complete(Session& session, const Task& task, ReplyWriter& reply);
+CUresult link_destroy(Session& session, const Task& task, ReplyWriter& reply);
 CUresult launch_kernel(Session& session, const Task& task, ReplyWriter& reply);
 CUresult launch_kernel_ex(Session& session, const Task& task, ReplyWriter& reply);
 CUresult launch_host_func(Session& session, const Task& task, ReplyWriter& reply);
@@ -76,9 +90,24 @@ CUresult occupancy_max_active_blocks_per_multiprocessor(Session& session, const 
 CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(Session& session,
                                                                    const Task& task,
                                                                    ReplyWriter& reply);
+CUresult occupancy_max_potential_block_size_with_flags(Session& session, const Task& task,
+                                                       ReplyWriter& reply);
+CUresult occupancy_available_dynamic_smem_per_block(Session& session, const Task& task,
+                                                    ReplyWriter& reply);
+CUresult occupancy_max_potential_cluster_size(Session& session, const Task& task,
+                                              ReplyWriter& reply);
+CUresult occupancy_max_active_clusters(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_create(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_wait_event(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_write_value32_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_write_value64_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_wait_value32_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_wait_value64_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_batch_mem_op_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_get_attribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_set_attribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_copy_attributes(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_create(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_destroy_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_record(Session& session, const Task& task, ReplyWriter& reply);

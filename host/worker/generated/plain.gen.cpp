@@ -145,6 +145,32 @@ CUresult module_unload(Session& session, const Task& task, ReplyWriter& reply) {
   return result;
 }
 
+CUresult module_get_function_count(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuModuleGetFunctionCount_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  unsigned int count{};
+  CUmodule mod;
+  if (!session.handles.get(in.mod, &mod)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuModuleGetFunctionCount == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuModuleGetFunctionCount(&count, mod);
+  reply.put(wire::cuModuleGetFunctionCount_out{static_cast<uint64_t>(count)});
+  return result;
+}
+
+CUresult library_get_kernel_count(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuLibraryGetKernelCount_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  unsigned int count{};
+  CUlibrary lib;
+  if (!session.handles.get(in.lib, &lib)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuLibraryGetKernelCount == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuLibraryGetKernelCount(&count, lib);
+  reply.put(wire::cuLibraryGetKernelCount_out{static_cast<uint64_t>(count)});
+  return result;
+}
+
 CUresult occupancy_max_active_blocks_per_multiprocessor(Session& session, const Task& task,
                                                         ReplyWriter& reply) {
   wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_in in;
@@ -178,6 +204,23 @@ CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(Session& sess
       static_cast<unsigned int>(in.flags));
   reply.put(wire::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_out{
       static_cast<uint64_t>(numBlocks)});
+  return result;
+}
+
+CUresult occupancy_available_dynamic_smem_per_block(Session& session, const Task& task,
+                                                    ReplyWriter& reply) {
+  wire::cuOccupancyAvailableDynamicSMemPerBlock_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  size_t dynamicSmemSize{};
+  CUfunction func;
+  if (!session.handles.get(in.func, &func)) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.driver->cuOccupancyAvailableDynamicSMemPerBlock == nullptr)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuOccupancyAvailableDynamicSMemPerBlock(
+      &dynamicSmemSize, func, static_cast<int>(in.numBlocks), static_cast<int>(in.blockSize));
+  reply.put(
+      wire::cuOccupancyAvailableDynamicSMemPerBlock_out{static_cast<uint64_t>(dynamicSmemSize)});
   return result;
 }
 

@@ -4,41 +4,11 @@
 #include <string>
 
 #include "generated/handlers.gen.h"
-#include "image.h"
 #include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
 
 namespace {
-
-// cuLibraryLoadData and cuModuleLoadData take a fat binary by its wrapper, as nvcc leaves it in a
-// program.
-struct FatbinWrapper {
-  uint32_t magic = 0x466243b1;
-  uint32_t version = 1;
-  const void* data;
-  const void* unused = nullptr;
-};
-
-template <typename Module, typename Load>
-CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load load) {
-  wire::LoadImage body;
-  if (!task.read(&body)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
-  const auto image = session.blobs.take(body.blob);
-  if (image.empty()) session.violation(task);
-  // The driver takes no length: what an image says of its own size must lie inside of it.
-  if (!is_whole(image)) return CUDA_ERROR_INVALID_IMAGE;
-  const FatbinWrapper wrapper{.data = image.data()};
-  Module module = nullptr;
-  const CUresult result =
-      load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data());
-  if (result != CUDA_SUCCESS) return result;
-  const wire::Handle owner = std::is_same_v<Module, CUlibrary> ? 0 : body.context;
-  if (!session.handles.add(body.module, module, owner)) session.violation(task);
-  reply.put(wire::LoadedImage{may_print(image), 0});
-  return CUDA_SUCCESS;
-}
 
 // The name after a body. Names of kernels may be long, but not longer than a record.
 template <typename Body>
@@ -113,23 +83,6 @@ void describe_kernel(Session& session, const Task& task, CUkernel kernel, ReplyW
 
 }  // namespace
 
-CUresult library_load_data(Session& session, const Task& task, ReplyWriter& reply) {
-  return load_image<CUlibrary>(session, task, reply, [&](CUlibrary* library, const void* image) {
-    return session.driver->cuLibraryLoadData(library, image, nullptr, nullptr, 0, nullptr, nullptr,
-                                             0);
-  });
-}
-
-CUresult module_load_data(Session& session, const Task& task, ReplyWriter& reply) {
-  return load_image<CUmodule>(session, task, reply, [&](CUmodule* module, const void* image) {
-    return session.driver->cuModuleLoadData(module, image);
-  });
-}
-
-CUresult module_load_data_ex(Session& session, const Task& task, ReplyWriter& reply) {
-  return module_load_data(session, task, reply);
-}
-
 CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& reply) {
   wire::GetFunction body;
   std::string name;
@@ -197,29 +150,59 @@ CUresult library_get_module(Session& session, const Task& task, ReplyWriter&) {
   return CUDA_SUCCESS;
 }
 
-CUresult func_set_attribute(Session& session, const Task& task, ReplyWriter&) {
-  wire::SetAttribute body;
-  if (!task.read(&body)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
-  CUkernel kernel;
-  CUfunction function;
-  if (session.handles.get(body.function, &kernel)) {
-    if (const CUresult bad = session.driver->cuKernelGetFunction(&function, kernel)) return bad;
-  } else if (!session.handles.get(body.function, &function)) {
-    return CUDA_ERROR_INVALID_HANDLE;
+namespace {
+
+// The names of a module's functions from number `first` on, as many as fit into a reply.
+template <typename Function, typename Name>
+CUresult list_names(std::span<const Function> functions, uint64_t first, ReplyWriter& reply,
+                    Name name_of) {
+  constexpr size_t ROOM_BYTES = wire::MAX_RECORD_BYTES - 256;
+  std::string names;
+  wire::FunctionNames head{static_cast<uint32_t>(functions.size()), 0};
+  for (size_t i = first; i < functions.size(); ++i) {
+    const char* name = nullptr;
+    if (const CUresult bad = name_of(&name, functions[i])) return bad;
+    if (names.size() + std::strlen(name) + 1 > ROOM_BYTES) break;
+    names.append(name, std::strlen(name) + 1);
+    ++head.n;
   }
-  return session.driver->cuFuncSetAttribute(
-      function, static_cast<CUfunction_attribute>(body.attribute), body.value);
+  reply.put(head);
+  reply.put_bytes(names.data(), names.size());
+  return CUDA_SUCCESS;
 }
 
-CUresult kernel_set_attribute(Session& session, const Task& task, ReplyWriter&) {
-  wire::SetAttribute body;
+}  // namespace
+
+CUresult module_enumerate_functions(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::ListFunctions body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
-  CUkernel kernel;
-  if (!session.handles.get(body.function, &kernel)) return CUDA_ERROR_INVALID_HANDLE;
-  return session.driver->cuKernelSetAttribute(static_cast<CUfunction_attribute>(body.attribute),
-                                              body.value, kernel, body.device);
+  CUmodule module;
+  if (!session.handles.get(body.module, &module)) return CUDA_ERROR_INVALID_HANDLE;
+  const DriverTable& driver = *session.driver;
+  if (driver.cuModuleEnumerateFunctions == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  unsigned n = 0;
+  if (const CUresult bad = driver.cuModuleGetFunctionCount(&n, module)) return bad;
+  std::vector<CUfunction> functions(n);
+  if (const CUresult bad = driver.cuModuleEnumerateFunctions(functions.data(), n, module)) {
+    return bad;
+  }
+  return list_names<CUfunction>(functions, body.first, reply, driver.cuFuncGetName);
+}
+
+CUresult library_enumerate_kernels(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::ListFunctions body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUlibrary library;
+  if (!session.handles.get(body.module, &library)) return CUDA_ERROR_INVALID_HANDLE;
+  const DriverTable& driver = *session.driver;
+  if (driver.cuLibraryEnumerateKernels == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  unsigned n = 0;
+  if (const CUresult bad = driver.cuLibraryGetKernelCount(&n, library)) return bad;
+  std::vector<CUkernel> kernels(n);
+  if (const CUresult bad = driver.cuLibraryEnumerateKernels(kernels.data(), n, library)) return bad;
+  return list_names<CUkernel>(kernels, body.first, reply, driver.cuKernelGetName);
 }
 
 }  // namespace kvgpu::worker

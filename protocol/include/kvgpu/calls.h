@@ -171,7 +171,7 @@ struct Launch {
   uint32_t shared_bytes;
   uint32_t param_bytes;
   uint32_t n_attributes;
-  uint32_t reserved;
+  uint32_t params_in;
 };
 static_assert(sizeof(Launch) == 64);
 struct LaunchAttribute {  // CUDA 13.0 cuda.h: CUlaunchAttribute
@@ -201,6 +201,36 @@ constexpr bool launch_attribute_is_plain(uint32_t id) {
   }
   return false;
 }
+// Launch::params_in: where the parameter bytes are.
+inline constexpr uint32_t PARAMS_IN_RECORD = 0;
+inline constexpr uint32_t PARAMS_IN_SLAB = 1;  // a u64 with their offset in the slab stands there
+inline constexpr uint32_t MAX_PARAM_BYTES = 32764;  // CUDA 13.0, compute capability 7.0 and up
+
+// ---- occupancy
+struct PotentialBlockSize {
+  Handle context;
+  Handle function;
+  uint64_t dynamic_bytes;
+  int32_t limit;
+  uint32_t flags;
+};
+struct PotentialBlockSizeFound {
+  int32_t min_grid;
+  int32_t block;
+};
+struct ClusterQuery {  // followed by n_attributes x LaunchAttribute
+  Handle context;
+  Handle function;
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes;
+  uint32_t n_attributes;
+};
+struct ClusterAnswer {
+  int32_t n;
+  uint32_t reserved;
+};
+
 struct HostFunction {
   Handle stream;
   uint64_t mark;
@@ -236,6 +266,89 @@ struct LoadImage {
 struct LoadedImage {
   uint32_t prints;  // 1: may use printf or assert
   uint32_t reserved;
+};
+// JIT options. May follow LoadImage, ends LinkCreate and LinkAdd; n_options x JitOption come after it.
+// The logs are written into the slab; a size of 0: not wanted.
+struct JitRequest {
+  uint64_t info_off;
+  uint64_t info_bytes;
+  uint64_t error_off;
+  uint64_t error_bytes;
+  uint32_t n_options;
+  uint32_t reserved;
+};
+struct JitOption {  // CUDA 13.0 cuda.h: CUjit_option, and its value as the caller's 8 bytes
+  uint32_t id;
+  uint32_t reserved;
+  uint64_t value;
+};
+// Ends the reply to each of them, with n_options x u64: the values after the call.
+struct JitReply {
+  uint64_t info_bytes;  // written, without the final zero
+  uint64_t error_bytes;
+};
+inline constexpr uint32_t MAX_JIT_OPTIONS = 32;
+inline constexpr uint64_t MAX_JIT_LOG_BYTES = 256 * 1024;
+// Options whose value is a number. The others hold buffers or arrays of names of the process.
+constexpr bool jit_option_is_plain(uint32_t id) {
+  const bool log = id >= 3 && id <= 6, names = id >= 17 && id <= 19, references = id >= 25 && id <= 28;
+  return id <= 33 && !log && !names && !references;
+}
+struct ListFunctions {  // of cuModuleEnumerateFunctions and cuLibraryEnumerateKernels
+  Handle context;
+  Handle module;
+  uint64_t first;  // index
+};
+struct FunctionNames {  // the names follow, each with its final zero
+  uint32_t n_all;
+  uint32_t n;
+};
+struct FunctionRef {
+  Handle context;
+  Handle function;
+};
+struct FunctionConfig {
+  Handle context;
+  Handle function;
+  uint32_t config;
+  int32_t device;
+};
+struct FunctionState {
+  uint32_t state;
+  uint32_t reserved;
+};
+
+// ---- the JIT linker
+struct LinkCreate {
+  Handle context;
+  Handle link;
+  JitRequest jit;
+};
+struct LinkAdd {  // the name follows the options
+  Handle context;
+  Handle link;
+  Handle blob;
+  uint32_t type;
+  uint32_t name_bytes;
+  JitRequest jit;
+};
+struct LinkComplete {
+  Handle context;
+  Handle link;
+  JitRequest jit;  // where the logs go; no options
+};
+struct LinkCompleted {
+  uint64_t bytes;
+};
+struct LinkRead {
+  Handle link;
+  uint64_t offset;
+  uint64_t slab_off;
+  uint64_t len_bytes;
+};
+struct LinkRef {
+  Handle context;
+  Handle link;
 };
 struct GetFunction {  // followed by the name
   Handle context;
@@ -294,6 +407,41 @@ struct StreamCreate {
 struct StreamRef {  // cuStreamDestroy_v2, STREAM_SYNC
   Handle stream;
 };
+struct StreamValue {
+  Handle stream;
+  uint64_t mark;
+  uint64_t address;
+  uint64_t value;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct StreamOperations {  // followed by n x StreamOperation
+  Handle stream;
+  uint64_t mark;
+  uint32_t n;
+  uint32_t flags;
+};
+struct StreamOperation {  // CUDA 13.0 cuda.h: CUstreamBatchMemOpParams
+  uint64_t words[6];
+};
+inline constexpr uint32_t MAX_STREAM_OPERATIONS = 256;
+struct StreamAttribute {
+  Handle stream;
+  uint32_t id;
+  uint32_t reserved;
+  uint8_t value[64];
+};
+struct StreamAttributeValue {
+  uint8_t value[64];
+};
+struct StreamPair {
+  Handle to;
+  Handle from;
+};
+// CUDA 13.0 cuda.h, CUstreamAttrID: those whose value is plain data.
+constexpr bool stream_attribute_is_plain(uint32_t id) {
+  return id == 3 || id == 8 || id == 9 || id == 10;
+}
 struct EventCreate {
   Handle context;
   Handle event;

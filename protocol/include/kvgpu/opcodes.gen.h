@@ -93,6 +93,32 @@ enum class Op : uint16_t {
   cuCtxGetSharedMemConfig = 265,
   cuCtxSetSharedMemConfig = 266,
   cuCtxResetPersistingL2Cache = 267,
+  cuModuleGetFunctionCount = 270,
+  cuModuleEnumerateFunctions = 271,
+  cuLibraryGetKernelCount = 272,
+  cuLibraryEnumerateKernels = 273,
+  cuFuncSetCacheConfig = 274,
+  cuFuncSetSharedMemConfig = 275,
+  cuKernelSetCacheConfig = 276,
+  cuFuncLoad = 277,
+  cuFuncIsLoaded = 278,
+  cuLinkCreate_v2 = 280,
+  cuLinkAddData_v2 = 281,
+  cuLinkComplete = 282,
+  cuLinkDestroy = 283,
+  LINK_READ = 284,
+  cuOccupancyMaxPotentialBlockSizeWithFlags = 290,
+  cuOccupancyAvailableDynamicSMemPerBlock = 291,
+  cuOccupancyMaxPotentialClusterSize = 292,
+  cuOccupancyMaxActiveClusters = 293,
+  cuStreamWriteValue32_v2 = 300,
+  cuStreamWriteValue64_v2 = 301,
+  cuStreamWaitValue32_v2 = 302,
+  cuStreamWaitValue64_v2 = 303,
+  cuStreamBatchMemOp_v2 = 304,
+  cuStreamGetAttribute = 305,
+  cuStreamSetAttribute = 306,
+  cuStreamCopyAttributes = 307,
 };
 
 // The minor version of the protocol that brought the record.
@@ -124,6 +150,32 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuCtxGetSharedMemConfig:
     case Op::cuCtxSetSharedMemConfig:
     case Op::cuCtxResetPersistingL2Cache:
+    case Op::cuModuleGetFunctionCount:
+    case Op::cuModuleEnumerateFunctions:
+    case Op::cuLibraryGetKernelCount:
+    case Op::cuLibraryEnumerateKernels:
+    case Op::cuFuncSetCacheConfig:
+    case Op::cuFuncSetSharedMemConfig:
+    case Op::cuKernelSetCacheConfig:
+    case Op::cuFuncLoad:
+    case Op::cuFuncIsLoaded:
+    case Op::cuLinkCreate_v2:
+    case Op::cuLinkAddData_v2:
+    case Op::cuLinkComplete:
+    case Op::cuLinkDestroy:
+    case Op::LINK_READ:
+    case Op::cuOccupancyMaxPotentialBlockSizeWithFlags:
+    case Op::cuOccupancyAvailableDynamicSMemPerBlock:
+    case Op::cuOccupancyMaxPotentialClusterSize:
+    case Op::cuOccupancyMaxActiveClusters:
+    case Op::cuStreamWriteValue32_v2:
+    case Op::cuStreamWriteValue64_v2:
+    case Op::cuStreamWaitValue32_v2:
+    case Op::cuStreamWaitValue64_v2:
+    case Op::cuStreamBatchMemOp_v2:
+    case Op::cuStreamGetAttribute:
+    case Op::cuStreamSetAttribute:
+    case Op::cuStreamCopyAttributes:
       return 2;
     default:
       return 1;

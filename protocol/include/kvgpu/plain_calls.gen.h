@@ -78,6 +78,22 @@ struct cuModuleUnload_in {
   uint64_t hmod;
 };
 
+struct cuModuleGetFunctionCount_in {
+  Handle context;
+  uint64_t mod;
+};
+struct cuModuleGetFunctionCount_out {
+  uint64_t count;
+};
+
+struct cuLibraryGetKernelCount_in {
+  Handle context;
+  uint64_t lib;
+};
+struct cuLibraryGetKernelCount_out {
+  uint64_t count;
+};
+
 struct cuOccupancyMaxActiveBlocksPerMultiprocessor_in {
   Handle context;
   uint64_t func;
@@ -97,6 +113,16 @@ struct cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_in {
 };
 struct cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_out {
   uint64_t numBlocks;
+};
+
+struct cuOccupancyAvailableDynamicSMemPerBlock_in {
+  Handle context;
+  uint64_t func;
+  uint64_t numBlocks;
+  uint64_t blockSize;
+};
+struct cuOccupancyAvailableDynamicSMemPerBlock_out {
+  uint64_t dynamicSmemSize;
 };
 
 struct cuGraphDestroy_in {

@@ -46,6 +46,7 @@ enum class Kind : uint8_t {
   GRAPH,
   GRAPH_EXEC,
   BLOB,  // an image on its way
+  LINK = 11,  // CUlinkState
   MEM_POOL = 12,
 };
 

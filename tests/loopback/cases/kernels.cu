@@ -30,6 +30,17 @@ extern "C" __global__ void mixed_params(char first, double second, Mixed third, 
 
 extern "C" __global__ void write_to(int* address) { *address = 1; }
 
+struct Many {
+  int values[4000];
+};
+
+extern "C" __global__ void many_params(const Many many, int* out) {
+  int sum = 0;
+  for (int i = 0; i < 3999; ++i) sum += many.values[i];
+  out[0] = sum;
+  out[1] = many.values[3999];
+}
+
 __device__ int counter = 7;
 
 extern "C" __global__ void read_counter(int* out) { *out = counter; }

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images on their way to the worker.
+#pragma once
+
+#include <string>
+
+#include "call.h"
+#include "image.h"
+
+namespace kvgpu::guest {
+
+// `blob` names the image from then on. CUDA_ERROR_INVALID_IMAGE: not all of it is readable.
+CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob);
+
+// The whole file, with a zero behind it. CUDA_ERROR_FILE_NOT_FOUND: it cannot be read.
+CUresult read_file(const char* path, std::string* bytes);
+
+}  // namespace kvgpu::guest

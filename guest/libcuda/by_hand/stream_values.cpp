@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory operations of streams, and their attributes.
+#include <cstring>
+
+#include "enqueue.h"
+#include "generated/api.gen.h"
+#include "memory_map.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+template <typename Value>
+CUresult value_operation(wire::Op op, CUstream stream, CUdeviceptr address, Value value,
+                         unsigned flags, unsigned known_flags) {
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if ((flags & ~known_flags) != 0 || address % sizeof value != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!memory_map().find(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::StreamValue body{0, 0, address, value, flags, 0};
+  // Not every device can do what a flag asks for.
+  return flags == 0 ? enqueue.submit(op, body) : enqueue.submit_and_ask(op, body);
+}
+
+constexpr unsigned WAIT_FLAGS =
+    CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND | CU_STREAM_WAIT_VALUE_FLUSH;
+constexpr unsigned WRITE_FLAGS = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+
+bool is_served(const CUstreamBatchMemOpParams& params) {
+  switch (params.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+      return memory_map().find(params.waitValue.address, 4).has_value();
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      return memory_map().find(params.waitValue.address, 8).has_value();
+    case CU_STREAM_MEM_OP_BARRIER:
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Attributes are of the stream as it is now: in ring order, with a reply.
+CUresult attribute_stream(CUstream handle, const Call& call, Stream** stream) {
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  CUresult error = CUDA_SUCCESS;
+  *stream = find_stream(handle, &error);
+  return error;
+}
+
+CUresult check_attribute(CUstreamAttrID id) {
+  if (wire::stream_attribute_is_plain(static_cast<uint32_t>(id))) return CUDA_SUCCESS;
+  if (id == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
+    return static_cast<CUresult>(refuse_part("the access policy window of a stream"));
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+CUresult stream_write_value32_v2(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
+  return value_operation(wire::Op::cuStreamWriteValue32_v2, s, addr, value, flags, WRITE_FLAGS);
+}
+CUresult stream_write_value64_v2(CUstream s, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
+  return value_operation(wire::Op::cuStreamWriteValue64_v2, s, addr, value, flags, WRITE_FLAGS);
+}
+CUresult stream_wait_value32_v2(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
+  return value_operation(wire::Op::cuStreamWaitValue32_v2, s, addr, value, flags, WAIT_FLAGS);
+}
+CUresult stream_wait_value64_v2(CUstream s, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
+  return value_operation(wire::Op::cuStreamWaitValue64_v2, s, addr, value, flags, WAIT_FLAGS);
+}
+CUresult stream_write_value32(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
+  return stream_write_value32_v2(s, addr, value, flags);
+}
+CUresult stream_write_value64(CUstream s, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
+  return stream_write_value64_v2(s, addr, value, flags);
+}
+CUresult stream_wait_value32(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
+  return stream_wait_value32_v2(s, addr, value, flags);
+}
+CUresult stream_wait_value64(CUstream s, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
+  return stream_wait_value64_v2(s, addr, value, flags);
+}
+
+CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
+                                CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  if (count == 0 || count > wire::MAX_STREAM_OPERATIONS || paramArray == nullptr || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  for (unsigned i = 0; i < count; ++i) {
+    if (!is_served(paramArray[i])) return CUDA_ERROR_INVALID_VALUE;
+  }
+  static_assert(sizeof(CUstreamBatchMemOpParams) == sizeof(wire::StreamOperation));
+  const Part list{paramArray, static_cast<uint32_t>(count * sizeof(wire::StreamOperation))};
+  return enqueue.submit_and_ask(wire::Op::cuStreamBatchMemOp_v2,
+                                wire::StreamOperations{0, 0, count, flags}, list);
+}
+CUresult stream_batch_mem_op(CUstream stream, unsigned int count,
+                             CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  return stream_batch_mem_op_v2(stream, count, paramArray, flags);
+}
+
+CUresult stream_get_attribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue* value) {
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED);
+  Stream* stream;
+  if (const CUresult bad = attribute_stream(hStream, call, &stream)) return bad;
+  if (const CUresult bad = check_attribute(attr)) return bad;
+  wire::StreamAttribute body{stream->handle, static_cast<uint32_t>(attr), 0, {}};
+  wire::StreamAttributeValue out;
+  const CUresult result = call.sync(wire::Op::cuStreamGetAttribute, body, &out);
+  static_assert(sizeof(CUstreamAttrValue) == sizeof out.value);
+  if (result == CUDA_SUCCESS) std::memcpy(value, out.value, sizeof out.value);
+  return result;
+}
+
+CUresult stream_set_attribute(CUstream hStream, CUstreamAttrID attr,
+                              const CUstreamAttrValue* param) {
+  if (param == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED);
+  Stream* stream;
+  if (const CUresult bad = attribute_stream(hStream, call, &stream)) return bad;
+  if (const CUresult bad = check_attribute(attr)) return bad;
+  wire::StreamAttribute body{stream->handle, static_cast<uint32_t>(attr), 0, {}};
+  std::memcpy(body.value, param, sizeof body.value);
+  return call.sync(wire::Op::cuStreamSetAttribute, body);
+}
+
+CUresult stream_copy_attributes(CUstream dstStream, CUstream srcStream) {
+  const Call call(CaptureRule::ALLOWED);
+  Stream *to, *from;
+  if (const CUresult bad = attribute_stream(dstStream, call, &to)) return bad;
+  if (const CUresult bad = attribute_stream(srcStream, call, &from)) return bad;
+  return call.sync(wire::Op::cuStreamCopyAttributes, wire::StreamPair{to->handle, from->handle});
+}
+
+}  // namespace kvgpu::guest

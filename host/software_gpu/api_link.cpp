@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JIT linker: PTX in, PTX out. What it makes loads as a cubin of a real driver would.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+
+#include "api.h"
+#include "fatbin.h"
+#include "module_loader.h"
+
+struct CUlinkState_st {
+  std::string text;
+  std::string error;
+  unsigned n_inputs = 0;
+  char* error_log = nullptr;
+  void** error_bytes = nullptr;
+  size_t error_room_bytes = 0;
+};
+
+using namespace software_gpu;
+
+namespace {
+
+std::mutex mutex;
+auto& states = *new std::map<CUlinkState, std::unique_ptr<CUlinkState_st>>;
+
+/// The state of a handle, with the lock held; null: none.
+CUlinkState_st* find(CUlinkState handle) {
+  const auto found = states.find(handle);
+  return found == states.end() ? nullptr : found->second.get();
+}
+
+/// Only the first input says which PTX this is.
+std::string without_directives(const std::string& ptx) {
+  std::istringstream lines(ptx);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    const bool directive = line.starts_with(".version") || line.starts_with(".target") ||
+                           line.starts_with(".address_size");
+    if (!directive) kept += line + "\n";
+  }
+  return kept;
+}
+
+void write_error(CUlinkState_st& state, const std::string& error) {
+  if (!state.error_log || !state.error_bytes || state.error_room_bytes == 0) return;
+  const size_t n = std::min(error.size(), state.error_room_bytes - 1);
+  memcpy(state.error_log, error.data(), n);
+  state.error_log[n] = 0;
+  *state.error_bytes = reinterpret_cast<void*>(n);
+}
+
+}  // namespace
+
+SOFTWARE_GPU_API cuLinkCreate_v2(unsigned n, CUjit_option* options, void** values,
+                                 CUlinkState* handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!handle || (n != 0 && (!options || !values))) return CUDA_ERROR_INVALID_VALUE;
+  auto state = std::make_unique<CUlinkState_st>();
+  for (unsigned i = 0; i < n; ++i) {
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER) state->error_log = static_cast<char*>(values[i]);
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
+      state->error_bytes = &values[i];
+      state->error_room_bytes = static_cast<unsigned>(reinterpret_cast<uintptr_t>(values[i]));
+    }
+    // Nothing was written yet.
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES ||
+        options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) {
+      values[i] = nullptr;
+    }
+  }
+  *handle = state.get();
+  std::lock_guard lock(mutex);
+  states.emplace(*handle, std::move(state));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data,
+                                  size_t n_bytes, const char* name, unsigned, CUjit_option*,
+                                  void**) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::lock_guard lock(mutex);
+  CUlinkState_st* state = find(handle);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!data || n_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::string ptx;
+  if (type == CU_JIT_INPUT_PTX) {
+    ptx.assign(static_cast<const char*>(data), strnlen(static_cast<const char*>(data), n_bytes));
+  } else if (type == CU_JIT_INPUT_FATBINARY) {
+    RETURN_IF_FAILED(fatbin::extract_ptx(data, &ptx));
+  } else {
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
+  // As a real linker: each input is compiled when it is added.
+  std::unique_ptr<Module> module;
+  std::string error;
+  const CUresult result = load_module(ptx, context->device.memory, &module, &error);
+  if (module && module->memory) {
+    static_cast<void>(context->device.memory.release(reinterpret_cast<uint64_t>(module->memory),
+                                                     MemoryKind::MODULE, MemoryKind::MODULE));
+  }
+  if (result != CUDA_SUCCESS) {
+    write_error(*state, std::string(name ? name : "input") + ": " + error);
+    return result;
+  }
+  state->text += state->n_inputs++ == 0 ? ptx : without_directives(ptx);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuLinkComplete(CUlinkState handle, void** image, size_t* n_bytes) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::lock_guard lock(mutex);
+  CUlinkState_st* state = find(handle);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!image) return CUDA_ERROR_INVALID_VALUE;
+  *image = state->text.data();
+  if (n_bytes) *n_bytes = state->text.size() + 1;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuLinkDestroy(CUlinkState handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  std::lock_guard lock(mutex);
+  return states.erase(handle) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}

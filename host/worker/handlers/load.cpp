@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images that the guest has sent are loaded here.
+#include <deque>
+#include <mutex>
+
+#include "generated/handlers.gen.h"
+#include "image.h"
+#include "jit.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+// cuLibraryLoadData and cuModuleLoadData take a fat binary by its wrapper, as nvcc leaves it in a
+// program.
+struct FatbinWrapper {
+  uint32_t magic = 0x466243b1;
+  uint32_t version = 1;
+  const void* data;
+  const void* unused = nullptr;
+};
+
+// A library is compiled when a kernel of it is first needed: the driver may write its logs then.
+void keep(std::shared_ptr<Jit> jit) {
+  static std::mutex mutex;
+  static auto& kept = *new std::deque<std::shared_ptr<Jit>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(jit));
+}
+
+template <typename Module, typename Load>
+CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load load) {
+  wire::LoadImage body;
+  wire::JitRequest request{};
+  auto jit = std::make_shared<Jit>();
+  if (!task.read(&body)) session.violation(task);
+  auto rest = task.after<wire::LoadImage>();
+  if (rest.size() >= sizeof request) {
+    std::memcpy(&request, rest.data(), sizeof request);
+    rest = rest.subspan(sizeof request);
+  }
+  if (!jit->read(request, rest)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  const auto image = session.blobs.take(body.blob);
+  if (image.empty()) session.violation(task);
+  // The driver takes no length: what an image says of its own size must lie inside of it.
+  CUresult result = is_whole(image) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+  const FatbinWrapper wrapper{.data = image.data()};
+  Module module = nullptr;
+  if (result == CUDA_SUCCESS) {
+    result = load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data(),
+                  *jit);
+  }
+  reply.put(wire::LoadedImage{result == CUDA_SUCCESS && may_print(image), 0});
+  jit->answer(session, request, reply);
+  if (result != CUDA_SUCCESS) return result;
+  constexpr bool IS_LIBRARY = std::is_same_v<Module, CUlibrary>;
+  if (!session.handles.add(body.module, module, IS_LIBRARY ? 0 : body.context)) {
+    session.violation(task);
+  }
+  if (IS_LIBRARY && jit->n() > 0) keep(std::move(jit));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult library_load_data(Session& session, const Task& task, ReplyWriter& reply) {
+  return load_image<CUlibrary>(
+      session, task, reply, [&](CUlibrary* library, const void* image, Jit& jit) {
+        return session.driver->cuLibraryLoadData(library, image, jit.options(), jit.values(),
+                                                 jit.n(), nullptr, nullptr, 0);
+      });
+}
+
+CUresult module_load_data_ex(Session& session, const Task& task, ReplyWriter& reply) {
+  return load_image<CUmodule>(
+      session, task, reply, [&](CUmodule* module, const void* image, Jit& jit) {
+        return session.driver->cuModuleLoadDataEx(module, image, jit.n(), jit.options(),
+                                                  jit.values());
+      });
+}
+
+CUresult module_load_data(Session& session, const Task& task, ReplyWriter& reply) {
+  return module_load_data_ex(session, task, reply);
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forms of a launch beside cuLaunchKernel, and occupancy.
+#include <atomic>
+#include <thread>
+
+#include "support.h"
+
+// What CUDA 13.0 calls deprecated is still called by programs.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+TEST_CASE("launch: cooperative, and one that is too large for it") {
+  const Gpu gpu;
+  const Ints data(64);
+  CUdeviceptr dptr = data.dptr;
+  int n = data.n;
+  void* params[] = {&dptr, &n};
+  const CUfunction function = gpu.function("add_one");
+  CU(cuLaunchCooperativeKernel(function, 2, 1, 1, 32, 1, 1, 0, nullptr, params));
+  CHECK(data.read() == std::vector<int>(64, 1));
+  CU_IS(cuLaunchCooperativeKernel(function, 1 << 20, 1, 1, 1024, 1, 1, 0, nullptr, params),
+        CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  CUlaunchAttribute attributes[2] = {};
+  attributes[0].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  attributes[0].value.cooperative = 1;
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  CUlaunchConfig config{2, 1, 1, 32, 1, 1, 0, nullptr, attributes, 2};
+  CU(cuLaunchKernelEx(&config, function, params, nullptr));
+  CHECK(data.read() == std::vector<int>(64, 2));
+}
+
+TEST_CASE("launch: 16,000 bytes of parameters") {
+  const Gpu gpu;
+  static struct {
+    int values[4000];
+  } many;
+  for (int i = 0; i < 4000; ++i) many.values[i] = i;
+  const Ints out(2);
+  CUdeviceptr dptr = out.dptr;
+  for (int i = 0; i < 10; ++i) {
+    many.values[3999] = 1000 + i;
+    launch(gpu.function("many_params"), nullptr, {&many, &dptr});
+  }
+  const auto read = out.read();
+  CHECK(read[0] == 3999 * 3998 / 2);
+  CHECK(read[1] == 1009);
+}
+
+TEST_CASE("launch: the interface of CUDA 3") {
+  const Gpu gpu;
+  const Ints data(64);
+  const CUfunction function = gpu.function("add_one");
+  CUdeviceptr dptr = data.dptr;
+  CU(cuFuncSetBlockShape(function, 32, 1, 1));
+  CU(cuFuncSetSharedSize(function, 16));
+  CU(cuParamSetv(function, 0, &dptr, sizeof dptr));
+  CU(cuParamSeti(function, 8, 64));
+  CU(cuParamSetSize(function, 12));
+  CU(cuLaunchGrid(function, 2, 1));
+  CHECK(data.read() == std::vector<int>(64, 1));
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuLaunchGridAsync(function, 2, 1, stream));
+  CU(cuStreamSynchronize(stream));
+  CHECK(data.read() == std::vector<int>(64, 2));
+  CU(cuLaunch(function));
+  CHECK(data.read()[0] == 3);
+  CHECK(data.read()[63] == 2);
+  CU(cuStreamDestroy(stream));
+}
+
+namespace {
+
+std::atomic<int> n_asked{0};
+std::thread::id asked_in;
+
+size_t shared_of(int block) {
+  ++n_asked;
+  asked_in = std::this_thread::get_id();
+  return static_cast<size_t>(block) * 4;
+}
+
+}  // namespace
+
+TEST_CASE("occupancy: blocks, shared memory, the best block, a function of the program") {
+  const Gpu gpu;
+  const CUfunction function = gpu.function("add_one");
+  int blocks = 0, with_flags = 0;
+  CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 128, 0));
+  CHECK(blocks >= 1);
+  CU(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&with_flags, function, 128, 0, 0));
+  CHECK(with_flags == blocks);
+  size_t bytes = 0;
+  CU(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, function, 1, 128));
+  CHECK(bytes > 0);
+  int min_grid = 0, block = 0;
+  CU(cuOccupancyMaxPotentialBlockSize(&min_grid, &block, function, nullptr, 0, 0));
+  CHECK(min_grid >= 1);
+  CHECK(block >= 32);
+  int limited = 0;
+  CU(cuOccupancyMaxPotentialBlockSizeWithFlags(&min_grid, &limited, function, nullptr, 0, 64, 0));
+  CHECK(limited <= 64);
+  CU(cuOccupancyMaxPotentialBlockSize(&min_grid, &block, function, shared_of, 0, 0));
+  CHECK(n_asked > 0);
+  CHECK(asked_in == std::this_thread::get_id());
+  CHECK(block >= 32);
+  CU_IS(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 0, 0),
+        CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("occupancy: clusters, where the device has them") {
+  const Gpu gpu;
+  int has_clusters = 0, n = 0;
+  CU(cuDeviceGetAttribute(&has_clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, gpu.device));
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {2, 1, 1};
+  CUlaunchConfig config{2, 1, 1, 32, 1, 1, 0, nullptr, &cluster, 1};
+  const CUfunction function = gpu.function("add_one");
+  const CUresult active = cuOccupancyMaxActiveClusters(&n, function, &config);
+  if (has_clusters) {
+    CU(active);
+    CHECK(n >= 1);
+    config.numAttrs = 0;
+    CU(cuOccupancyMaxPotentialClusterSize(&n, function, &config));
+    CHECK(n >= 1);
+  } else {
+    CHECK(active != CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("stream: values written and waited for, alone and in a batch") {
+  const Gpu gpu;
+  const Ints words(4);
+  CUstream writer, waiter;
+  CU(cuStreamCreate(&writer, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&waiter, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamWaitValue32(waiter, words.dptr, 5, CU_STREAM_WAIT_VALUE_GEQ));
+  CU(cuStreamWriteValue32(waiter, words.dptr + 4, 1, 0));
+  CU_IS(cuStreamQuery(waiter), CUDA_ERROR_NOT_READY);
+  CU(cuStreamWriteValue32(writer, words.dptr, 6, 0));
+  CU(cuStreamSynchronize(waiter));
+  CHECK(words.read()[1] == 1);
+  CU(cuStreamWriteValue64(writer, words.dptr + 8, 0x100000002, 0));
+  CU(cuStreamWaitValue64(waiter, words.dptr + 8, 0x100000002, CU_STREAM_WAIT_VALUE_EQ));
+  CU(cuStreamSynchronize(waiter));
+  CU(cuStreamSynchronize(writer));
+  CHECK(words.read() == std::vector<int>{6, 1, 2, 1});
+  CUstreamBatchMemOpParams batch[2] = {};
+  batch[0].operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  batch[0].waitValue.address = words.dptr;
+  batch[0].waitValue.value = 6;
+  batch[0].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  batch[1].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  batch[1].writeValue.address = words.dptr + 4;
+  batch[1].writeValue.value = 9;
+  CU(cuStreamBatchMemOp(waiter, 2, batch, 0));
+  CU(cuStreamSynchronize(waiter));
+  CHECK(words.read()[1] == 9);
+  CU_IS(cuStreamWriteValue32(writer, words.dptr + 1, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  CU(cuStreamDestroy(writer));
+  CU(cuStreamDestroy(waiter));
+}
+
+TEST_CASE("stream: attributes, device, context") {
+  const Gpu gpu;
+  CUstream first, second;
+  CU(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  CUstreamAttrValue value{};
+  value.syncPolicy = CU_SYNC_POLICY_YIELD;
+  CU(cuStreamSetAttribute(first, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  CU(cuStreamCopyAttributes(second, first));
+  value = {};
+  CU(cuStreamGetAttribute(second, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  CHECK(value.syncPolicy == CU_SYNC_POLICY_YIELD);
+  CUdevice device = -1;
+  CU(cuStreamGetDevice(first, &device));
+  CHECK(device == gpu.device);
+  unsigned long long ids[2];
+  CU(cuStreamGetId(first, &ids[0]));
+  CU(cuStreamGetId(second, &ids[1]));
+  CHECK(ids[0] != ids[1]);
+  CU(cuStreamDestroy(first));
+  CU(cuStreamDestroy(second));
+}
