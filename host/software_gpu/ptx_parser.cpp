@@ -406,7 +406,8 @@ class Parser {
       int major = 0;
       std::from_chars(version.data(), version.data() + version.size(), major);
       if (major > 9 || (major == 9 && version != "9.0" && version != "9"))
-        throw NewerVersion(token.line, "PTX version " + std::string(version) + " is newer than 9.0");
+        throw NewerVersion(token.line,
+                           "PTX version " + std::string(version) + " is newer than 9.0");
     } else if (text == ".target" || text == ".address_size" || text == ".file") {
       skip_line();
     } else if (text == ".pragma") {

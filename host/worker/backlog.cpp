@@ -14,6 +14,9 @@ bool changes_kernel(const Task& task) {
   switch (static_cast<wire::Op>(task.header.opcode)) {
     case wire::Op::cuFuncSetAttribute:
     case wire::Op::cuKernelSetAttribute:
+    case wire::Op::cuFuncSetCacheConfig:
+    case wire::Op::cuFuncSetSharedMemConfig:
+    case wire::Op::cuKernelSetCacheConfig:
       return true;
     default:
       return false;

@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 from framework.loopback import LOOPBACK, Loopback, case_filter, case_names
 
-CASES = [case for case in case_names() if case.startswith("blocking:") and "launches" in case]
+BLOCKING = [case for case in case_names() if case.startswith("blocking:")]
+CASES = [case for case in BLOCKING if "launches" in case]
+PROGRESS = [case for case in BLOCKING if "progress" in case]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -16,3 +18,12 @@ def test_launches_behind_a_waiting_stream(host: Loopback, case: str) -> None:
 
 def test_launches_cases_are_built() -> None:
     assert len(CASES) == 3
+
+
+@pytest.mark.parametrize("case", PROGRESS)
+def test_progress_beside_a_blocked_call(host: Loopback, case: str) -> None:
+    assert "1 passed" in host.check(LOOPBACK / "driver_cases", case_filter(case))
+
+
+def test_progress_cases_are_built() -> None:
+    assert len(PROGRESS) == 6

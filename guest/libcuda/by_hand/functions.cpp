@@ -134,11 +134,11 @@ CUresult kernel_get_param_info(CUkernel kernel, size_t paramIndex, size_t* param
   return get_param_info(find(kernel), paramIndex, paramOffset, paramSize);
 }
 
-
 CUresult kernel_get_library(CUlibrary* pLib, CUkernel kernel) {
   if (pLib == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = find(kernel);
-  const Module* const module = function == nullptr ? nullptr : tables().modules.find(function->module);
+  const Module* const module =
+      function == nullptr ? nullptr : tables().modules.find(function->module);
   if (module == nullptr || !module->is_library) return CUDA_ERROR_INVALID_HANDLE;
   *pLib = from_wire<CUlibrary>(module->handle);
   return CUDA_SUCCESS;

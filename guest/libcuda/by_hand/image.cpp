@@ -89,7 +89,8 @@ std::optional<ImageBytes> measure_image(const void* image) {
   const auto* data = static_cast<const std::byte*>(image);
   uint32_t magic = 0;
   // An empty PTX may be one byte long.
-  if (!copy_from_program(&magic, data, 1) || (magic != 0 && !read(data, &magic))) return std::nullopt;
+  if (!copy_from_program(&magic, data, 1) || (magic != 0 && !read(data, &magic)))
+    return std::nullopt;
   if (magic == WRAPPER_MAGIC) {
     Wrapper wrapper;
     if (!read(data, &wrapper)) return std::nullopt;

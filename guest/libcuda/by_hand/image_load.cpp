@@ -26,7 +26,8 @@ void explain(CUresult error, const Call& call, std::string_view text, const std:
     case CUDA_ERROR_INVALID_IMAGE:
       log(Level::WARNING,
           "an image is no whole fat binary, cubin or PTX (CUDA_ERROR_INVALID_IMAGE): was the file "
-          "cut short or changed? Build or copy it again; `cuobjdump FILE` says whether it is whole");
+          "cut short or changed? Build or copy it again; `cuobjdump FILE` says whether it is "
+          "whole");
       return;
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
       log(Level::WARNING,
@@ -148,8 +149,7 @@ CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
     if (const CUresult bad = staging.allocate(n, &piece)) return bad;
     const bool readable = copy_from_program(staging.data(piece), image.data + offset, n);
     const wire::Upload body{*blob, image.bytes, offset, piece.off, n};
-    const CUresult result =
-        readable ? call.sync(wire::Op::UPLOAD, body) : CUDA_ERROR_INVALID_IMAGE;
+    const CUresult result = readable ? call.sync(wire::Op::UPLOAD, body) : CUDA_ERROR_INVALID_IMAGE;
     staging.release(piece);
     if (result != CUDA_SUCCESS) return result;
     offset += n;

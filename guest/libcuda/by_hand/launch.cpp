@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches: checked here as far as the driver checks before it launches, so that only exhaustion
 // can come late.
+#include "launch.h"
+
 #include <cstring>
 
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "log.h"
-#include "launch.h"
 #include "refuse.h"
 #include "staging.h"
 
@@ -175,8 +176,8 @@ CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned
   CUlaunchAttribute cooperative{};
   cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
   cooperative.value.cooperative = 1;
-  const CUlaunchConfig config{gridDimX,  gridDimY,  gridDimZ,       blockDimX, blockDimY,
-                              blockDimZ, sharedMemBytes, hStream, &cooperative, 1};
+  const CUlaunchConfig config{gridDimX,  gridDimY,       gridDimZ, blockDimX,    blockDimY,
+                              blockDimZ, sharedMemBytes, hStream,  &cooperative, 1};
   return launch_kernel_ex(&config, f, kernelParams, nullptr, hStream);
 }
 

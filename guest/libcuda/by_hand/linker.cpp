@@ -99,7 +99,8 @@ CUresult ask(const Call& call, const Link& link, wire::Op op, const auto& head, 
 CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, size_t size,
                           const char* name, unsigned int numOptions, CUjit_option* options,
                           void** optionValues) {
-  if (data == nullptr || size == 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+  if (data == nullptr || size == 0 || type >= CU_JIT_NUM_INPUT_TYPES)
+    return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
   Link* link;
   if (const CUresult bad = check(state, call, &link)) return bad;
@@ -109,7 +110,8 @@ CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, si
   const ImageBytes image{static_cast<const std::byte*>(data), size};
   if (const CUresult bad = upload(call, image, &blob)) return bad;
   const auto name_bytes = static_cast<uint32_t>(name == nullptr ? 0 : strnlen(name, 1024));
-  wire::LinkAdd body{call.context(), link->handle, blob, static_cast<uint32_t>(type), name_bytes, {}};
+  wire::LinkAdd body{
+      call.context(), link->handle, blob, static_cast<uint32_t>(type), name_bytes, {}};
   body.jit.n_options = jit.request().n_options;
   wire::LinkCompleted unused;
   return ask(call, *link, wire::Op::cuLinkAddData_v2, body, jit.options(), {name, name_bytes},

@@ -48,13 +48,12 @@ CUresult ask_clusters(wire::Op op, int* n, CUfunction func, const CUlaunchConfig
   if (const CUresult bad = need_description(*find(func))) return bad;
   Attributes attributes;
   if (const CUresult bad = gather_attributes(*config, &attributes)) return bad;
-  const wire::ClusterQuery body{
-      call.context(),
-      to_wire(func),
-      {config->gridDimX, config->gridDimY, config->gridDimZ},
-      {config->blockDimX, config->blockDimY, config->blockDimZ},
-      config->sharedMemBytes,
-      attributes.n};
+  const wire::ClusterQuery body{call.context(),
+                                to_wire(func),
+                                {config->gridDimX, config->gridDimY, config->gridDimZ},
+                                {config->blockDimX, config->blockDimY, config->blockDimZ},
+                                config->sharedMemBytes,
+                                attributes.n};
   wire::ClusterAnswer out;
   const Part list{attributes.list,
                   static_cast<uint32_t>(attributes.n * sizeof(wire::LaunchAttribute))};
@@ -65,11 +64,10 @@ CUresult ask_clusters(wire::Op op, int* n, CUfunction func, const CUlaunchConfig
 
 }  // namespace
 
-CUresult occupancy_max_potential_block_size_with_flags(int* minGridSize, int* blockSize,
-                                                       CUfunction func,
-                                                       CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                                       size_t dynamicSMemSize, int blockSizeLimit,
-                                                       unsigned int flags) {
+CUresult occupancy_max_potential_block_size_with_flags(
+    int* minGridSize, int* blockSize, CUfunction func,
+    CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
+    unsigned int flags) {
   if (minGridSize == nullptr || blockSize == nullptr || blockSizeLimit < 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }

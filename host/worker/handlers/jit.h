@@ -46,7 +46,8 @@ class Jit {
 
   // Logs to where `request` wants them, the rest into the reply.
   void answer(Session& session, const wire::JitRequest& request, ReplyWriter& reply) const {
-    const uint64_t info_bytes = copy(session, info_, info_at_, request.info_off, request.info_bytes);
+    const uint64_t info_bytes =
+        copy(session, info_, info_at_, request.info_off, request.info_bytes);
     const uint64_t error_bytes =
         copy(session, error_, error_at_, request.error_off, request.error_bytes);
     reply.put(wire::JitReply{info_bytes, error_bytes});

@@ -127,12 +127,12 @@ CUresult ask_clusters(Session& session, const Task& task, ReplyWriter& reply, As
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUfunction function;
   if (!session.handles.get(body.function, &function)) return CUDA_ERROR_INVALID_HANDLE;
-  CUlaunchConfig config{body.grid[0],  body.grid[1],      body.grid[2],
-                        body.block[0], body.block[1],     body.block[2],
-                        body.shared_bytes, nullptr,       attributes,
-                        body.n_attributes};
+  CUlaunchConfig config{body.grid[0],  body.grid[1],     body.grid[2],      body.block[0],
+                        body.block[1], body.block[2],    body.shared_bytes, nullptr,
+                        attributes,    body.n_attributes};
   wire::ClusterAnswer out{};
-  const CUresult result = ask == nullptr ? CUDA_ERROR_NOT_SUPPORTED : ask(&out.n, function, &config);
+  const CUresult result =
+      ask == nullptr ? CUDA_ERROR_NOT_SUPPORTED : ask(&out.n, function, &config);
   reply.put(out);
   return result;
 }

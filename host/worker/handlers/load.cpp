@@ -48,8 +48,8 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
   const FatbinWrapper wrapper{.data = image.data()};
   Module module = nullptr;
   if (result == CUDA_SUCCESS) {
-    result = load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data(),
-                  *jit);
+    result =
+        load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data(), *jit);
   }
   reply.put(wire::LoadedImage{result == CUDA_SUCCESS && may_print(image), 0});
   jit->answer(session, request, reply);
@@ -73,11 +73,11 @@ CUresult library_load_data(Session& session, const Task& task, ReplyWriter& repl
 }
 
 CUresult module_load_data_ex(Session& session, const Task& task, ReplyWriter& reply) {
-  return load_image<CUmodule>(
-      session, task, reply, [&](CUmodule* module, const void* image, Jit& jit) {
-        return session.driver->cuModuleLoadDataEx(module, image, jit.n(), jit.options(),
-                                                  jit.values());
-      });
+  return load_image<CUmodule>(session, task, reply,
+                              [&](CUmodule* module, const void* image, Jit& jit) {
+                                return session.driver->cuModuleLoadDataEx(
+                                    module, image, jit.n(), jit.options(), jit.values());
+                              });
 }
 
 CUresult module_load_data(Session& session, const Task& task, ReplyWriter& reply) {

@@ -59,7 +59,8 @@ CUresult stream_batch_mem_op_v2(Session& session, const Task& task, ReplyWriter&
   wire::StreamOperations body;
   if (!task.read(&body)) session.violation(task);
   const auto list = task.after<wire::StreamOperations>();
-  if (body.n > wire::MAX_STREAM_OPERATIONS || list.size() < body.n * sizeof(wire::StreamOperation)) {
+  if (body.n > wire::MAX_STREAM_OPERATIONS ||
+      list.size() < body.n * sizeof(wire::StreamOperation)) {
     session.violation(task);
   }
   static_assert(sizeof(CUstreamBatchMemOpParams) == sizeof(wire::StreamOperation));

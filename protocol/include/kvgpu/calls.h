@@ -267,8 +267,8 @@ struct LoadedImage {
   uint32_t prints;  // 1: may use printf or assert
   uint32_t reserved;
 };
-// JIT options. May follow LoadImage, ends LinkCreate and LinkAdd; n_options x JitOption come after it.
-// The logs are written into the slab; a size of 0: not wanted.
+// JIT options. May follow LoadImage, ends LinkCreate and LinkAdd; n_options x JitOption come after
+// it. The logs are written into the slab; a size of 0: not wanted.
 struct JitRequest {
   uint64_t info_off;
   uint64_t info_bytes;
@@ -291,7 +291,8 @@ inline constexpr uint32_t MAX_JIT_OPTIONS = 32;
 inline constexpr uint64_t MAX_JIT_LOG_BYTES = 256 * 1024;
 // Options whose value is a number. The others hold buffers or arrays of names of the process.
 constexpr bool jit_option_is_plain(uint32_t id) {
-  const bool log = id >= 3 && id <= 6, names = id >= 17 && id <= 19, references = id >= 25 && id <= 28;
+  const bool log = id >= 3 && id <= 6, names = id >= 17 && id <= 19,
+             references = id >= 25 && id <= 28;
   return id <= 33 && !log && !names && !references;
 }
 struct ListFunctions {  // of cuModuleEnumerateFunctions and cuLibraryEnumerateKernels

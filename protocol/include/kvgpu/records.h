@@ -45,7 +45,7 @@ enum class Kind : uint8_t {
   FUNCTION,  // CUfunction and CUkernel
   GRAPH,
   GRAPH_EXEC,
-  BLOB,  // an image on its way
+  BLOB,       // an image on its way
   LINK = 11,  // CUlinkState
   MEM_POOL = 12,
 };

@@ -77,8 +77,8 @@ class Work {
   int* pinned_ = nullptr;
 };
 
-// PTX that takes a compiler long: one kernel of many dependent operations. No two are alike, so that
-// no cache knows it.
+// PTX that takes a compiler long: one kernel of many dependent operations. No two are alike, so
+// that no cache knows it.
 std::string long_ptx() {
   const auto now = static_cast<unsigned>(steady_clock::now().time_since_epoch().count());
   std::string text =
@@ -166,7 +166,8 @@ TEST_CASE("blocking: progress beside a thread in cuMemFree") {
   // Should the others wait for it after all, the case ends nevertheless, and fails.
   std::atomic<bool> done{false};
   std::thread guard([&] {
-    for (int i = 0; i < 600 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (int i = 0; i < 600 && !done; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     gate.open();
   });
   work.check_progress([&] { CU(cuMemFree(dptr)); }, [&] { done = true; });

@@ -68,15 +68,12 @@ TEST_CASE("module: from a file, and a library from a file") {
 TEST_CASE("module: JIT options, logs and the time it took") {
   const Gpu gpu;
   char info[2048] = "", error[2048] = "";
-  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER,
-                            CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
-                            CU_JIT_ERROR_LOG_BUFFER,
-                            CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-                            CU_JIT_LOG_VERBOSE,
-                            CU_JIT_OPTIMIZATION_LEVEL,
+  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER,  CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                            CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+                            CU_JIT_LOG_VERBOSE,      CU_JIT_OPTIMIZATION_LEVEL,
                             CU_JIT_WALL_TIME};
   const auto values = [&] {
-    return std::vector<void*>{info,      number(sizeof info), error,    number(sizeof error),
+    return std::vector<void*>{info,      number(sizeof info), error,  number(sizeof error),
                               number(1), number(2),           nullptr};
   };
   CUmodule module;
