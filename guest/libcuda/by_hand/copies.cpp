@@ -10,6 +10,7 @@
 #include "address_space.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
+#include "region_memory.h"
 #include "staging.h"
 
 namespace kvgpu::guest {
@@ -43,7 +44,7 @@ CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byt
     const size_t n = std::min<size_t>(bytes, Staging::CHUNK_BYTES);
     Staging::Piece piece;
     if (const CUresult bad = staging.allocate(n, &piece)) return bad;
-    std::memcpy(staging.data(piece), src, n);
+    RegionMemory::get().copy_in(staging.data(piece), src, n);
     uint64_t number;
     const wire::Copy body{0, 0, dst, staging.address(piece), n};
     const CUresult result = enqueue.submit_marked(wire::Op::cuMemcpyHtoDAsync_v2, body, &number);
@@ -86,7 +87,7 @@ CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr s
     }
     const InFlight& first = in_flight.front();
     if ((result = wait_for(enqueue, first.number)) != CUDA_SUCCESS) break;
-    std::memcpy(dst, staging.data(first.piece), first.bytes);
+    RegionMemory::get().copy_out(dst, staging.data(first.piece), first.bytes);
     dst += first.bytes;
     staging.release(first.piece);
     in_flight.pop_front();

@@ -93,7 +93,9 @@ class Session {
   void settle_word(uint32_t word, uint64_t last_number);
   bool reached(uint32_t word, uint64_t number) const {
     // acquire: pairs with the GPU's write; what it wrote before is visible
-    return load_acquire(progress_[word]) >= number;
+    const bool is_reached = load_acquire(progress_[word]) >= number;
+    if (weakly_ordered_) load_fence();
+    return is_reached;
   }
   // NOT_READY: not yet. Errors: the number was lost with a failed record.
   CUresult query(uint32_t word, uint64_t number);
@@ -201,6 +203,7 @@ class Session {
   // Release by the GPU (or by dispatch() for PROGRESS records), acquire by queries and waits.
   uint64_t* progress_ = nullptr;
   bool progress_by_records_ = false;
+  bool weakly_ordered_ = false;  // the region's memory is write-combining
   std::vector<DeviceState> devices_;
   int driver_version_ = 0;
   uint16_t minor_ = 1;  // of the protocol, that both sides speak

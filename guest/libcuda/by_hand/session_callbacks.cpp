@@ -61,6 +61,7 @@ void Session::run_callbacks() {
     // release: pairs with the worker's acquire in Callbacks::relay(); what the function wrote is
     // visible
     store_release(guest_page_->callback_done, callback.token);
+    if (weakly_ordered_) store_fence();
     lock.lock();
   }
 }

@@ -15,6 +15,7 @@
 #include "contexts.h"
 #include "host_link.h"
 #include "log.h"
+#include "region_memory.h"
 #include "session.h"
 #include "waiter.h"
 
@@ -182,6 +183,13 @@ CUresult Session::map(const control::Opened& opened) {
   }
   commands_ = Producer(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page_->command_credit);
   events_ = Consumer(block_ + EVENT_RING_OFF, EVENT_RING_BYTES, &guest_page_->event_credit);
+  RegionMemory& memory = RegionMemory::get();
+  memory.find_out(slab());
+  weakly_ordered_ = memory.is_weakly_ordered();
+  if (weakly_ordered_) {
+    commands_.set_weakly_ordered();
+    events_.set_weakly_ordered();
+  }
   progress_by_records_ = (host_page_->features & control::FEATURE_PROGRESS_RECORDS) != 0;
   word_last_.assign(N_PROGRESS_WORDS, 0);
   for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) free_words_.push_back(word);

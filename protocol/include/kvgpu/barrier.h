@@ -29,6 +29,11 @@ inline void store_relaxed(uint64_t& word, uint64_t value) {
 // Between "store my flag" and "look at the other side's word": the one place that needs StoreLoad.
 inline void fence_full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
+// Write-combining memory (a region that the guest cannot have write-back) knows no order of stores,
+// and none of loads, but by these.
+inline void store_fence() { __builtin_ia32_sfence(); }
+inline void load_fence() { __builtin_ia32_lfence(); }
+
 inline void cpu_relax() { __builtin_ia32_pause(); }
 
 // Copy 8-byte words out of (into) shared memory, each loaded (stored) exactly once: what was

@@ -52,6 +52,9 @@ class Producer {
   Producer(std::byte* ring, uint64_t ring_bytes, const uint64_t* credit_word)
       : ring_(ring), ring_bytes_(ring_bytes), credit_word_(credit_word) {}
 
+  // The ring's memory is write-combining.
+  void set_weakly_ordered() { weakly_ordered_ = true; }
+
   uint64_t position() const { return position_; }
   RingError error() const { return error_; }
 
@@ -97,8 +100,10 @@ class Producer {
   void commit(uint32_t padded_bytes) {
     const uint64_t next = position_ + padded_bytes;
     store_relaxed(*word_at(next), 0);  // so that no stale lap is taken for a record
+    if (weakly_ordered_) store_fence();
     // release: pairs with the acquire of the commit word in Consumer::peek()
     store_release(*word_at(position_), position_ + 1);
+    if (weakly_ordered_) store_fence();  // out of the processor's buffers now
     position_ = next;
   }
 
@@ -129,6 +134,7 @@ class Producer {
   const uint64_t* credit_word_ = nullptr;
   uint64_t position_ = 0;
   uint64_t credit_ = 0;
+  bool weakly_ordered_ = false;
   RingError error_ = RingError::NONE;
 };
 
@@ -137,6 +143,8 @@ class Consumer {
   Consumer() = default;
   Consumer(const std::byte* ring, uint64_t ring_bytes, uint64_t* credit_word)
       : ring_(ring), ring_bytes_(ring_bytes), credit_word_(credit_word) {}
+
+  void set_weakly_ordered() { weakly_ordered_ = true; }
 
   uint64_t position() const { return position_; }
   RingError error() const { return error_; }
@@ -147,6 +155,7 @@ class Consumer {
       const uint64_t* const at = word_at(position_);
       // acquire: pairs with the release in Producer::commit()
       if (load_acquire(*at) != position_ + 1) return false;
+      if (weakly_ordered_) load_fence();
       uint64_t words[sizeof(wire::Header) / 8];
       copy_words_in(words + 1, at + 1, sizeof(wire::Header) / 8 - 1);
       words[0] = position_ + 1;
@@ -173,6 +182,7 @@ class Consumer {
     published_ = position_;
     // release: pairs with the acquire in Producer::refresh_credit()
     store_release(*credit_word_, position_);
+    if (weakly_ordered_) store_fence();
   }
   bool unpublished() const { return published_ != position_; }
 
@@ -202,6 +212,7 @@ class Consumer {
   uint64_t* credit_word_ = nullptr;
   uint64_t position_ = 0;
   uint64_t published_ = 0;
+  bool weakly_ordered_ = false;
   RingError error_ = RingError::NONE;
 };
 
