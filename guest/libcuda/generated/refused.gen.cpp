@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[455] = {
+const RefusedName REFUSED_NAMES[383] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -84,14 +84,6 @@ const RefusedName REFUSED_NAMES[455] = {
     {"cuExternalMemoryGetMappedMipmappedArray",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuFlushGPUDirectRDMAWrites", "GPUDirect RDMA needs the GPU in the VM"},
-    {"cuFuncIsLoaded", "this way to load or inspect an image is not served yet"},
-    {"cuFuncLoad", "this way to load or inspect an image is not served yet"},
-    {"cuFuncSetBlockShape", "launch interface of CUDA 3, not served"},
-    {"cuFuncSetCacheConfig",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuFuncSetSharedMemConfig",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuFuncSetSharedSize", "launch interface of CUDA 3, not served"},
     {"cuGLCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLGetDevices", "graphics interop: a VM has no display of the GPU's"},
@@ -393,28 +385,9 @@ const RefusedName REFUSED_NAMES[455] = {
     {"cuIpcOpenEventHandle", "sharing memory or events between processes is not served yet"},
     {"cuIpcOpenMemHandle", "sharing memory or events between processes is not served yet"},
     {"cuIpcOpenMemHandle_v2", "sharing memory or events between processes is not served yet"},
-    {"cuKernelGetLibrary", "this way to load or inspect an image is not served yet"},
-    {"cuKernelSetCacheConfig",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuLaunch", "launch interface of CUDA 3, not served"},
-    {"cuLaunchCooperativeKernel", "this form of launch is not served yet"},
     {"cuLaunchCooperativeKernelMultiDevice", "this form of launch is not served yet"},
-    {"cuLaunchCooperativeKernel_ptsz", "this form of launch is not served yet"},
-    {"cuLaunchGrid", "launch interface of CUDA 3, not served"},
-    {"cuLaunchGridAsync", "launch interface of CUDA 3, not served"},
-    {"cuLibraryEnumerateKernels", "this way to load or inspect an image is not served yet"},
-    {"cuLibraryGetKernelCount", "this way to load or inspect an image is not served yet"},
     {"cuLibraryGetManaged", "managed memory is not served yet"},
     {"cuLibraryGetUnifiedFunction", "this way to load or inspect an image is not served yet"},
-    {"cuLibraryLoadFromFile", "this way to load or inspect an image is not served yet"},
-    {"cuLinkAddData", "the JIT linker is not served yet"},
-    {"cuLinkAddData_v2", "the JIT linker is not served yet"},
-    {"cuLinkAddFile", "the JIT linker is not served yet"},
-    {"cuLinkAddFile_v2", "the JIT linker is not served yet"},
-    {"cuLinkComplete", "the JIT linker is not served yet"},
-    {"cuLinkCreate", "the JIT linker is not served yet"},
-    {"cuLinkCreate_v2", "the JIT linker is not served yet"},
-    {"cuLinkDestroy", "the JIT linker is not served yet"},
     {"cuLogsCurrent", "the driver's log is the host's"},
     {"cuLogsDumpToFile", "the driver's log is the host's"},
     {"cuLogsDumpToMemory", "the driver's log is the host's"},
@@ -537,29 +510,16 @@ const RefusedName REFUSED_NAMES[455] = {
      "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMipmappedArrayGetSparseProperties",
      "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuModuleEnumerateFunctions", "this way to load or inspect an image is not served yet"},
-    {"cuModuleGetFunctionCount", "this way to load or inspect an image is not served yet"},
     {"cuModuleGetGlobal", "variant of an older CUDA release, not served yet"},
     {"cuModuleGetSurfRef", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuModuleGetTexRef", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuModuleLoad", "this way to load or inspect an image is not served yet"},
-    {"cuModuleLoadFatBinary", "this way to load or inspect an image is not served yet"},
     {"cuMulticastAddDevice", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastBindAddr", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastBindMem", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastCreate", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastGetGranularity", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastUnbind", "multicast objects (NVLink) are not served yet"},
-    {"cuOccupancyAvailableDynamicSMemPerBlock", "this occupancy query is not served yet"},
-    {"cuOccupancyMaxActiveClusters", "this occupancy query is not served yet"},
-    {"cuOccupancyMaxPotentialBlockSize", "this occupancy query is not served yet"},
-    {"cuOccupancyMaxPotentialBlockSizeWithFlags", "this occupancy query is not served yet"},
-    {"cuOccupancyMaxPotentialClusterSize", "this occupancy query is not served yet"},
-    {"cuParamSetSize", "launch interface of CUDA 3, not served"},
     {"cuParamSetTexRef", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuParamSetf", "launch interface of CUDA 3, not served"},
-    {"cuParamSeti", "launch interface of CUDA 3, not served"},
-    {"cuParamSetv", "launch interface of CUDA 3, not served"},
     {"cuProfilerInitialize", "CUPTI and profilers need the driver's internals"},
     {"cuProfilerStart", "CUPTI and profilers need the driver's internals"},
     {"cuProfilerStop", "CUPTI and profilers need the driver's internals"},
@@ -569,55 +529,13 @@ const RefusedName REFUSED_NAMES[455] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuStreamAttachMemAsync", "managed memory is not served yet"},
     {"cuStreamAttachMemAsync_ptsz", "managed memory is not served yet"},
-    {"cuStreamBatchMemOp", "stream memory operations are not served yet"},
-    {"cuStreamBatchMemOp_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamBatchMemOp_v2", "stream memory operations are not served yet"},
-    {"cuStreamBatchMemOp_v2_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamBeginCapture", "variant of an older CUDA release, not served yet"},
     {"cuStreamBeginCaptureToGraph", "this form of stream capture is not served yet"},
     {"cuStreamBeginCaptureToGraph_ptsz", "this form of stream capture is not served yet"},
-    {"cuStreamBeginCapture_ptsz", "variant of an older CUDA release, not served yet"},
-    {"cuStreamCopyAttributes",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuStreamCopyAttributes_ptsz",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuStreamDestroy", "variant of an older CUDA release, not served yet"},
-    {"cuStreamGetAttribute",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuStreamGetAttribute_ptsz",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuStreamGetCaptureInfo", "variant of an older CUDA release, not served yet"},
-    {"cuStreamGetCaptureInfo_ptsz", "variant of an older CUDA release, not served yet"},
-    {"cuStreamGetCtx_v2", "green contexts and device resources are not served yet"},
-    {"cuStreamGetCtx_v2_ptsz", "green contexts and device resources are not served yet"},
-    {"cuStreamGetDevice", "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuStreamGetDevice_ptsz",
-     "this setting or query of a kernel, context or stream is not served yet"},
     {"cuStreamGetGreenCtx", "green contexts and device resources are not served yet"},
-    {"cuStreamSetAttribute",
-     "this setting or query of a kernel, context or stream is not served yet"},
-    {"cuStreamSetAttribute_ptsz",
-     "this setting or query of a kernel, context or stream is not served yet"},
     {"cuStreamUpdateCaptureDependencies", "this form of stream capture is not served yet"},
     {"cuStreamUpdateCaptureDependencies_ptsz", "this form of stream capture is not served yet"},
     {"cuStreamUpdateCaptureDependencies_v2", "this form of stream capture is not served yet"},
     {"cuStreamUpdateCaptureDependencies_v2_ptsz", "this form of stream capture is not served yet"},
-    {"cuStreamWaitValue32", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue32_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue32_v2", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue32_v2_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue64", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue64_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue64_v2", "stream memory operations are not served yet"},
-    {"cuStreamWaitValue64_v2_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue32", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue32_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue32_v2", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue32_v2_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue64", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue64_ptsz", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue64_v2", "stream memory operations are not served yet"},
-    {"cuStreamWriteValue64_v2_ptsz", "stream memory operations are not served yet"},
     {"cuSurfObjectCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuSurfObjectDestroy", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuSurfObjectGetResourceDesc", "textures, surfaces and CUDA arrays are not served yet"},
@@ -681,8 +599,8 @@ const RefusedName REFUSED_NAMES[455] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 455;
-std::atomic<uint64_t> refused_calls[455];
+const int N_REFUSED_NAMES = 383;
+std::atomic<uint64_t> refused_calls[383];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -749,394 +667,322 @@ EXPORT int cuEventDestroy() { return kvgpu::guest::refuse(60); }
 EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(61); }
 EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(62); }
 EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(63); }
-EXPORT int cuFuncIsLoaded() { return kvgpu::guest::refuse(64); }
-EXPORT int cuFuncLoad() { return kvgpu::guest::refuse(65); }
-EXPORT int cuFuncSetBlockShape() { return kvgpu::guest::refuse(66); }
-EXPORT int cuFuncSetCacheConfig() { return kvgpu::guest::refuse(67); }
-EXPORT int cuFuncSetSharedMemConfig() { return kvgpu::guest::refuse(68); }
-EXPORT int cuFuncSetSharedSize() { return kvgpu::guest::refuse(69); }
-EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(70); }
-EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(71); }
-EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(72); }
-EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(73); }
-EXPORT int cuGLInit() { return kvgpu::guest::refuse(74); }
-EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(75); }
-EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(76); }
-EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(77); }
-EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(78); }
-EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(79); }
-EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(80); }
-EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(81); }
-EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(82); }
-EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(83); }
-EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(84); }
-EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(85); }
-EXPORT int cuGraphAddBatchMemOpNode() { return kvgpu::guest::refuse(86); }
-EXPORT int cuGraphAddChildGraphNode() { return kvgpu::guest::refuse(87); }
-EXPORT int cuGraphAddDependencies() { return kvgpu::guest::refuse(88); }
-EXPORT int cuGraphAddDependencies_v2() { return kvgpu::guest::refuse(89); }
-EXPORT int cuGraphAddEmptyNode() { return kvgpu::guest::refuse(90); }
-EXPORT int cuGraphAddEventRecordNode() { return kvgpu::guest::refuse(91); }
-EXPORT int cuGraphAddEventWaitNode() { return kvgpu::guest::refuse(92); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(93); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(94); }
-EXPORT int cuGraphAddHostNode() { return kvgpu::guest::refuse(95); }
-EXPORT int cuGraphAddKernelNode() { return kvgpu::guest::refuse(96); }
-EXPORT int cuGraphAddKernelNode_v2() { return kvgpu::guest::refuse(97); }
-EXPORT int cuGraphAddMemAllocNode() { return kvgpu::guest::refuse(98); }
-EXPORT int cuGraphAddMemFreeNode() { return kvgpu::guest::refuse(99); }
-EXPORT int cuGraphAddMemcpyNode() { return kvgpu::guest::refuse(100); }
-EXPORT int cuGraphAddMemsetNode() { return kvgpu::guest::refuse(101); }
-EXPORT int cuGraphAddNode() { return kvgpu::guest::refuse(102); }
-EXPORT int cuGraphAddNode_v2() { return kvgpu::guest::refuse(103); }
-EXPORT int cuGraphBatchMemOpNodeGetParams() { return kvgpu::guest::refuse(104); }
-EXPORT int cuGraphBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(105); }
-EXPORT int cuGraphChildGraphNodeGetGraph() { return kvgpu::guest::refuse(106); }
-EXPORT int cuGraphClone() { return kvgpu::guest::refuse(107); }
-EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(108); }
-EXPORT int cuGraphCreate() { return kvgpu::guest::refuse(109); }
-EXPORT int cuGraphDebugDotPrint() { return kvgpu::guest::refuse(110); }
-EXPORT int cuGraphDestroyNode() { return kvgpu::guest::refuse(111); }
-EXPORT int cuGraphEventRecordNodeGetEvent() { return kvgpu::guest::refuse(112); }
-EXPORT int cuGraphEventRecordNodeSetEvent() { return kvgpu::guest::refuse(113); }
-EXPORT int cuGraphEventWaitNodeGetEvent() { return kvgpu::guest::refuse(114); }
-EXPORT int cuGraphEventWaitNodeSetEvent() { return kvgpu::guest::refuse(115); }
-EXPORT int cuGraphExecBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(116); }
-EXPORT int cuGraphExecChildGraphNodeSetParams() { return kvgpu::guest::refuse(117); }
-EXPORT int cuGraphExecEventRecordNodeSetEvent() { return kvgpu::guest::refuse(118); }
-EXPORT int cuGraphExecEventWaitNodeSetEvent() { return kvgpu::guest::refuse(119); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(120); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(121); }
-EXPORT int cuGraphExecGetFlags() { return kvgpu::guest::refuse(122); }
-EXPORT int cuGraphExecHostNodeSetParams() { return kvgpu::guest::refuse(123); }
-EXPORT int cuGraphExecKernelNodeSetParams() { return kvgpu::guest::refuse(124); }
-EXPORT int cuGraphExecKernelNodeSetParams_v2() { return kvgpu::guest::refuse(125); }
-EXPORT int cuGraphExecMemcpyNodeSetParams() { return kvgpu::guest::refuse(126); }
-EXPORT int cuGraphExecMemsetNodeSetParams() { return kvgpu::guest::refuse(127); }
-EXPORT int cuGraphExecNodeSetParams() { return kvgpu::guest::refuse(128); }
-EXPORT int cuGraphExecUpdate() { return kvgpu::guest::refuse(129); }
-EXPORT int cuGraphExecUpdate_v2() { return kvgpu::guest::refuse(130); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(131); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(132); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(133); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(134); }
-EXPORT int cuGraphGetEdges() { return kvgpu::guest::refuse(135); }
-EXPORT int cuGraphGetEdges_v2() { return kvgpu::guest::refuse(136); }
-EXPORT int cuGraphGetRootNodes() { return kvgpu::guest::refuse(137); }
-EXPORT int cuGraphHostNodeGetParams() { return kvgpu::guest::refuse(138); }
-EXPORT int cuGraphHostNodeSetParams() { return kvgpu::guest::refuse(139); }
-EXPORT int cuGraphInstantiate() { return kvgpu::guest::refuse(140); }
-EXPORT int cuGraphInstantiateWithParams() { return kvgpu::guest::refuse(141); }
-EXPORT int cuGraphInstantiateWithParams_ptsz() { return kvgpu::guest::refuse(142); }
-EXPORT int cuGraphInstantiate_v2() { return kvgpu::guest::refuse(143); }
-EXPORT int cuGraphKernelNodeCopyAttributes() { return kvgpu::guest::refuse(144); }
-EXPORT int cuGraphKernelNodeGetAttribute() { return kvgpu::guest::refuse(145); }
-EXPORT int cuGraphKernelNodeGetParams() { return kvgpu::guest::refuse(146); }
-EXPORT int cuGraphKernelNodeGetParams_v2() { return kvgpu::guest::refuse(147); }
-EXPORT int cuGraphKernelNodeSetAttribute() { return kvgpu::guest::refuse(148); }
-EXPORT int cuGraphKernelNodeSetParams() { return kvgpu::guest::refuse(149); }
-EXPORT int cuGraphKernelNodeSetParams_v2() { return kvgpu::guest::refuse(150); }
-EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(151); }
-EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(152); }
-EXPORT int cuGraphMemcpyNodeGetParams() { return kvgpu::guest::refuse(153); }
-EXPORT int cuGraphMemcpyNodeSetParams() { return kvgpu::guest::refuse(154); }
-EXPORT int cuGraphMemsetNodeGetParams() { return kvgpu::guest::refuse(155); }
-EXPORT int cuGraphMemsetNodeSetParams() { return kvgpu::guest::refuse(156); }
-EXPORT int cuGraphNodeFindInClone() { return kvgpu::guest::refuse(157); }
-EXPORT int cuGraphNodeGetDependencies() { return kvgpu::guest::refuse(158); }
-EXPORT int cuGraphNodeGetDependencies_v2() { return kvgpu::guest::refuse(159); }
-EXPORT int cuGraphNodeGetDependentNodes() { return kvgpu::guest::refuse(160); }
-EXPORT int cuGraphNodeGetDependentNodes_v2() { return kvgpu::guest::refuse(161); }
-EXPORT int cuGraphNodeGetEnabled() { return kvgpu::guest::refuse(162); }
-EXPORT int cuGraphNodeGetType() { return kvgpu::guest::refuse(163); }
-EXPORT int cuGraphNodeSetEnabled() { return kvgpu::guest::refuse(164); }
-EXPORT int cuGraphNodeSetParams() { return kvgpu::guest::refuse(165); }
-EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(166); }
-EXPORT int cuGraphRemoveDependencies() { return kvgpu::guest::refuse(167); }
-EXPORT int cuGraphRemoveDependencies_v2() { return kvgpu::guest::refuse(168); }
-EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(169); }
-EXPORT int cuGraphUpload() { return kvgpu::guest::refuse(170); }
-EXPORT int cuGraphUpload_ptsz() { return kvgpu::guest::refuse(171); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(172); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(173); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(174); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(175); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(176); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(177); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(178); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(179); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(180); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(181); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(182); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(183); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(184); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(185); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(186); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(187); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(188); }
-EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(189); }
-EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(190); }
-EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(191); }
-EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(192); }
-EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(193); }
-EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(194); }
-EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(195); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(196); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(197); }
-EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(198); }
-EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(199); }
-EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(200); }
-EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(201); }
-EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(202); }
-EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(203); }
-EXPORT int cuKernelGetLibrary() { return kvgpu::guest::refuse(204); }
-EXPORT int cuKernelSetCacheConfig() { return kvgpu::guest::refuse(205); }
-EXPORT int cuLaunch() { return kvgpu::guest::refuse(206); }
-EXPORT int cuLaunchCooperativeKernel() { return kvgpu::guest::refuse(207); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(208); }
-EXPORT int cuLaunchCooperativeKernel_ptsz() { return kvgpu::guest::refuse(209); }
-EXPORT int cuLaunchGrid() { return kvgpu::guest::refuse(210); }
-EXPORT int cuLaunchGridAsync() { return kvgpu::guest::refuse(211); }
-EXPORT int cuLibraryEnumerateKernels() { return kvgpu::guest::refuse(212); }
-EXPORT int cuLibraryGetKernelCount() { return kvgpu::guest::refuse(213); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(214); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(215); }
-EXPORT int cuLibraryLoadFromFile() { return kvgpu::guest::refuse(216); }
-EXPORT int cuLinkAddData() { return kvgpu::guest::refuse(217); }
-EXPORT int cuLinkAddData_v2() { return kvgpu::guest::refuse(218); }
-EXPORT int cuLinkAddFile() { return kvgpu::guest::refuse(219); }
-EXPORT int cuLinkAddFile_v2() { return kvgpu::guest::refuse(220); }
-EXPORT int cuLinkComplete() { return kvgpu::guest::refuse(221); }
-EXPORT int cuLinkCreate() { return kvgpu::guest::refuse(222); }
-EXPORT int cuLinkCreate_v2() { return kvgpu::guest::refuse(223); }
-EXPORT int cuLinkDestroy() { return kvgpu::guest::refuse(224); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(225); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(226); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(227); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(228); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(229); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(230); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(231); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(232); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(233); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(234); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(235); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(236); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(237); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(238); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(239); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(240); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(241); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(242); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(243); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(244); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(245); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(246); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(247); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(248); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(249); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(250); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(251); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(252); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(253); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(254); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(255); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(256); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(257); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(258); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(259); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(260); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(261); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(262); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(263); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(264); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(265); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(266); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(267); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(268); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(269); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(270); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(271); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(272); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(273); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(274); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(275); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(276); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(277); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(278); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(279); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(280); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(281); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(282); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(283); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(284); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(285); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(286); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(287); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(288); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(289); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(290); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(291); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(292); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(293); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(294); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(295); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(296); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(297); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(298); }
-EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(299); }
-EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(300); }
-EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(301); }
-EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(302); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(303); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(304); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(305); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(306); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(307); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(308); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(309); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(310); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(311); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(312); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(313); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(314); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(315); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(316); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(317); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(318); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(319); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(320); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(321); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(322); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(323); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(324); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(325); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(326); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(327); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(328); }
-EXPORT int cuModuleEnumerateFunctions() { return kvgpu::guest::refuse(329); }
-EXPORT int cuModuleGetFunctionCount() { return kvgpu::guest::refuse(330); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(331); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(332); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(333); }
-EXPORT int cuModuleLoad() { return kvgpu::guest::refuse(334); }
-EXPORT int cuModuleLoadFatBinary() { return kvgpu::guest::refuse(335); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(336); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(337); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(338); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(339); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(340); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(341); }
-EXPORT int cuOccupancyAvailableDynamicSMemPerBlock() { return kvgpu::guest::refuse(342); }
-EXPORT int cuOccupancyMaxActiveClusters() { return kvgpu::guest::refuse(343); }
-EXPORT int cuOccupancyMaxPotentialBlockSize() { return kvgpu::guest::refuse(344); }
-EXPORT int cuOccupancyMaxPotentialBlockSizeWithFlags() { return kvgpu::guest::refuse(345); }
-EXPORT int cuOccupancyMaxPotentialClusterSize() { return kvgpu::guest::refuse(346); }
-EXPORT int cuParamSetSize() { return kvgpu::guest::refuse(347); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(348); }
-EXPORT int cuParamSetf() { return kvgpu::guest::refuse(349); }
-EXPORT int cuParamSeti() { return kvgpu::guest::refuse(350); }
-EXPORT int cuParamSetv() { return kvgpu::guest::refuse(351); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(352); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(353); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(354); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(355); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(356); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(357); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(358); }
-EXPORT int cuStreamBatchMemOp() { return kvgpu::guest::refuse(359); }
-EXPORT int cuStreamBatchMemOp_ptsz() { return kvgpu::guest::refuse(360); }
-EXPORT int cuStreamBatchMemOp_v2() { return kvgpu::guest::refuse(361); }
-EXPORT int cuStreamBatchMemOp_v2_ptsz() { return kvgpu::guest::refuse(362); }
-EXPORT int cuStreamBeginCapture() { return kvgpu::guest::refuse(363); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(364); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(365); }
-EXPORT int cuStreamBeginCapture_ptsz() { return kvgpu::guest::refuse(366); }
-EXPORT int cuStreamCopyAttributes() { return kvgpu::guest::refuse(367); }
-EXPORT int cuStreamCopyAttributes_ptsz() { return kvgpu::guest::refuse(368); }
-EXPORT int cuStreamDestroy() { return kvgpu::guest::refuse(369); }
-EXPORT int cuStreamGetAttribute() { return kvgpu::guest::refuse(370); }
-EXPORT int cuStreamGetAttribute_ptsz() { return kvgpu::guest::refuse(371); }
-EXPORT int cuStreamGetCaptureInfo() { return kvgpu::guest::refuse(372); }
-EXPORT int cuStreamGetCaptureInfo_ptsz() { return kvgpu::guest::refuse(373); }
-EXPORT int cuStreamGetCtx_v2() { return kvgpu::guest::refuse(374); }
-EXPORT int cuStreamGetCtx_v2_ptsz() { return kvgpu::guest::refuse(375); }
-EXPORT int cuStreamGetDevice() { return kvgpu::guest::refuse(376); }
-EXPORT int cuStreamGetDevice_ptsz() { return kvgpu::guest::refuse(377); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(378); }
-EXPORT int cuStreamSetAttribute() { return kvgpu::guest::refuse(379); }
-EXPORT int cuStreamSetAttribute_ptsz() { return kvgpu::guest::refuse(380); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(381); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(382); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(383); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(384); }
-EXPORT int cuStreamWaitValue32() { return kvgpu::guest::refuse(385); }
-EXPORT int cuStreamWaitValue32_ptsz() { return kvgpu::guest::refuse(386); }
-EXPORT int cuStreamWaitValue32_v2() { return kvgpu::guest::refuse(387); }
-EXPORT int cuStreamWaitValue32_v2_ptsz() { return kvgpu::guest::refuse(388); }
-EXPORT int cuStreamWaitValue64() { return kvgpu::guest::refuse(389); }
-EXPORT int cuStreamWaitValue64_ptsz() { return kvgpu::guest::refuse(390); }
-EXPORT int cuStreamWaitValue64_v2() { return kvgpu::guest::refuse(391); }
-EXPORT int cuStreamWaitValue64_v2_ptsz() { return kvgpu::guest::refuse(392); }
-EXPORT int cuStreamWriteValue32() { return kvgpu::guest::refuse(393); }
-EXPORT int cuStreamWriteValue32_ptsz() { return kvgpu::guest::refuse(394); }
-EXPORT int cuStreamWriteValue32_v2() { return kvgpu::guest::refuse(395); }
-EXPORT int cuStreamWriteValue32_v2_ptsz() { return kvgpu::guest::refuse(396); }
-EXPORT int cuStreamWriteValue64() { return kvgpu::guest::refuse(397); }
-EXPORT int cuStreamWriteValue64_ptsz() { return kvgpu::guest::refuse(398); }
-EXPORT int cuStreamWriteValue64_v2() { return kvgpu::guest::refuse(399); }
-EXPORT int cuStreamWriteValue64_v2_ptsz() { return kvgpu::guest::refuse(400); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(401); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(402); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(403); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(404); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(405); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(406); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(407); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(408); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(409); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(410); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(411); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(412); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(413); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(414); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(415); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(416); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(417); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(418); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(419); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(420); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(421); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(422); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(423); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(424); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(425); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(426); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(427); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(428); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(429); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(430); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(431); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(432); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(433); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(434); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(435); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(436); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(437); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(438); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(439); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(440); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(441); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(442); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(443); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(444); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(445); }
-EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(446); }
-EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(447); }
-EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(448); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(449); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(450); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(451); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(452); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(453); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(454); }
+EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(64); }
+EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(65); }
+EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(66); }
+EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(67); }
+EXPORT int cuGLInit() { return kvgpu::guest::refuse(68); }
+EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(69); }
+EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(70); }
+EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(71); }
+EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(72); }
+EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(73); }
+EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(74); }
+EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(75); }
+EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(76); }
+EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(77); }
+EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(78); }
+EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(79); }
+EXPORT int cuGraphAddBatchMemOpNode() { return kvgpu::guest::refuse(80); }
+EXPORT int cuGraphAddChildGraphNode() { return kvgpu::guest::refuse(81); }
+EXPORT int cuGraphAddDependencies() { return kvgpu::guest::refuse(82); }
+EXPORT int cuGraphAddDependencies_v2() { return kvgpu::guest::refuse(83); }
+EXPORT int cuGraphAddEmptyNode() { return kvgpu::guest::refuse(84); }
+EXPORT int cuGraphAddEventRecordNode() { return kvgpu::guest::refuse(85); }
+EXPORT int cuGraphAddEventWaitNode() { return kvgpu::guest::refuse(86); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(87); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(88); }
+EXPORT int cuGraphAddHostNode() { return kvgpu::guest::refuse(89); }
+EXPORT int cuGraphAddKernelNode() { return kvgpu::guest::refuse(90); }
+EXPORT int cuGraphAddKernelNode_v2() { return kvgpu::guest::refuse(91); }
+EXPORT int cuGraphAddMemAllocNode() { return kvgpu::guest::refuse(92); }
+EXPORT int cuGraphAddMemFreeNode() { return kvgpu::guest::refuse(93); }
+EXPORT int cuGraphAddMemcpyNode() { return kvgpu::guest::refuse(94); }
+EXPORT int cuGraphAddMemsetNode() { return kvgpu::guest::refuse(95); }
+EXPORT int cuGraphAddNode() { return kvgpu::guest::refuse(96); }
+EXPORT int cuGraphAddNode_v2() { return kvgpu::guest::refuse(97); }
+EXPORT int cuGraphBatchMemOpNodeGetParams() { return kvgpu::guest::refuse(98); }
+EXPORT int cuGraphBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(99); }
+EXPORT int cuGraphChildGraphNodeGetGraph() { return kvgpu::guest::refuse(100); }
+EXPORT int cuGraphClone() { return kvgpu::guest::refuse(101); }
+EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(102); }
+EXPORT int cuGraphCreate() { return kvgpu::guest::refuse(103); }
+EXPORT int cuGraphDebugDotPrint() { return kvgpu::guest::refuse(104); }
+EXPORT int cuGraphDestroyNode() { return kvgpu::guest::refuse(105); }
+EXPORT int cuGraphEventRecordNodeGetEvent() { return kvgpu::guest::refuse(106); }
+EXPORT int cuGraphEventRecordNodeSetEvent() { return kvgpu::guest::refuse(107); }
+EXPORT int cuGraphEventWaitNodeGetEvent() { return kvgpu::guest::refuse(108); }
+EXPORT int cuGraphEventWaitNodeSetEvent() { return kvgpu::guest::refuse(109); }
+EXPORT int cuGraphExecBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(110); }
+EXPORT int cuGraphExecChildGraphNodeSetParams() { return kvgpu::guest::refuse(111); }
+EXPORT int cuGraphExecEventRecordNodeSetEvent() { return kvgpu::guest::refuse(112); }
+EXPORT int cuGraphExecEventWaitNodeSetEvent() { return kvgpu::guest::refuse(113); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(114); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(115); }
+EXPORT int cuGraphExecGetFlags() { return kvgpu::guest::refuse(116); }
+EXPORT int cuGraphExecHostNodeSetParams() { return kvgpu::guest::refuse(117); }
+EXPORT int cuGraphExecKernelNodeSetParams() { return kvgpu::guest::refuse(118); }
+EXPORT int cuGraphExecKernelNodeSetParams_v2() { return kvgpu::guest::refuse(119); }
+EXPORT int cuGraphExecMemcpyNodeSetParams() { return kvgpu::guest::refuse(120); }
+EXPORT int cuGraphExecMemsetNodeSetParams() { return kvgpu::guest::refuse(121); }
+EXPORT int cuGraphExecNodeSetParams() { return kvgpu::guest::refuse(122); }
+EXPORT int cuGraphExecUpdate() { return kvgpu::guest::refuse(123); }
+EXPORT int cuGraphExecUpdate_v2() { return kvgpu::guest::refuse(124); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(125); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(126); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(127); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(128); }
+EXPORT int cuGraphGetEdges() { return kvgpu::guest::refuse(129); }
+EXPORT int cuGraphGetEdges_v2() { return kvgpu::guest::refuse(130); }
+EXPORT int cuGraphGetRootNodes() { return kvgpu::guest::refuse(131); }
+EXPORT int cuGraphHostNodeGetParams() { return kvgpu::guest::refuse(132); }
+EXPORT int cuGraphHostNodeSetParams() { return kvgpu::guest::refuse(133); }
+EXPORT int cuGraphInstantiate() { return kvgpu::guest::refuse(134); }
+EXPORT int cuGraphInstantiateWithParams() { return kvgpu::guest::refuse(135); }
+EXPORT int cuGraphInstantiateWithParams_ptsz() { return kvgpu::guest::refuse(136); }
+EXPORT int cuGraphInstantiate_v2() { return kvgpu::guest::refuse(137); }
+EXPORT int cuGraphKernelNodeCopyAttributes() { return kvgpu::guest::refuse(138); }
+EXPORT int cuGraphKernelNodeGetAttribute() { return kvgpu::guest::refuse(139); }
+EXPORT int cuGraphKernelNodeGetParams() { return kvgpu::guest::refuse(140); }
+EXPORT int cuGraphKernelNodeGetParams_v2() { return kvgpu::guest::refuse(141); }
+EXPORT int cuGraphKernelNodeSetAttribute() { return kvgpu::guest::refuse(142); }
+EXPORT int cuGraphKernelNodeSetParams() { return kvgpu::guest::refuse(143); }
+EXPORT int cuGraphKernelNodeSetParams_v2() { return kvgpu::guest::refuse(144); }
+EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(145); }
+EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(146); }
+EXPORT int cuGraphMemcpyNodeGetParams() { return kvgpu::guest::refuse(147); }
+EXPORT int cuGraphMemcpyNodeSetParams() { return kvgpu::guest::refuse(148); }
+EXPORT int cuGraphMemsetNodeGetParams() { return kvgpu::guest::refuse(149); }
+EXPORT int cuGraphMemsetNodeSetParams() { return kvgpu::guest::refuse(150); }
+EXPORT int cuGraphNodeFindInClone() { return kvgpu::guest::refuse(151); }
+EXPORT int cuGraphNodeGetDependencies() { return kvgpu::guest::refuse(152); }
+EXPORT int cuGraphNodeGetDependencies_v2() { return kvgpu::guest::refuse(153); }
+EXPORT int cuGraphNodeGetDependentNodes() { return kvgpu::guest::refuse(154); }
+EXPORT int cuGraphNodeGetDependentNodes_v2() { return kvgpu::guest::refuse(155); }
+EXPORT int cuGraphNodeGetEnabled() { return kvgpu::guest::refuse(156); }
+EXPORT int cuGraphNodeGetType() { return kvgpu::guest::refuse(157); }
+EXPORT int cuGraphNodeSetEnabled() { return kvgpu::guest::refuse(158); }
+EXPORT int cuGraphNodeSetParams() { return kvgpu::guest::refuse(159); }
+EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(160); }
+EXPORT int cuGraphRemoveDependencies() { return kvgpu::guest::refuse(161); }
+EXPORT int cuGraphRemoveDependencies_v2() { return kvgpu::guest::refuse(162); }
+EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(163); }
+EXPORT int cuGraphUpload() { return kvgpu::guest::refuse(164); }
+EXPORT int cuGraphUpload_ptsz() { return kvgpu::guest::refuse(165); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(166); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(167); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(168); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(169); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(170); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(171); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(172); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(173); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(174); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(175); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(176); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(177); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(178); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(179); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(180); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(181); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(182); }
+EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(183); }
+EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(184); }
+EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(185); }
+EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(186); }
+EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(187); }
+EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(188); }
+EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(189); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(190); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(191); }
+EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(192); }
+EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(193); }
+EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(194); }
+EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(195); }
+EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(196); }
+EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(197); }
+EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(198); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(199); }
+EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(200); }
+EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(201); }
+EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(202); }
+EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(203); }
+EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(204); }
+EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(205); }
+EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(206); }
+EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(207); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(208); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(209); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(210); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(211); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(212); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(213); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(214); }
+EXPORT int cuMemCreate() { return kvgpu::guest::refuse(215); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(217); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(218); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(219); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(220); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(221); }
+EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(222); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(223); }
+EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(224); }
+EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(225); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(226); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(227); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(228); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(229); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(230); }
+EXPORT int cuMemMap() { return kvgpu::guest::refuse(231); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(232); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(233); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(234); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(235); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(236); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(237); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(238); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(239); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(240); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(241); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(242); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(243); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(244); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(245); }
+EXPORT int cuMemRelease() { return kvgpu::guest::refuse(246); }
+EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(247); }
+EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(248); }
+EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(249); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(250); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(251); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(252); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(253); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(254); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(255); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(256); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(257); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(258); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(259); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(260); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(261); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(262); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(263); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(264); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(265); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(266); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(267); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(268); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(269); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(270); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(271); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(272); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(273); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(274); }
+EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(275); }
+EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(276); }
+EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(277); }
+EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(278); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(279); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(280); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(281); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(282); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(283); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(284); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(285); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(286); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(287); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(288); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(289); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(290); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(291); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(292); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(293); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(294); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(295); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(296); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(297); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(298); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(299); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(300); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(301); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(302); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(303); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(304); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(305); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(306); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(307); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(308); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(309); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(310); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(311); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(312); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(313); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(314); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(315); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(316); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(317); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(318); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(319); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(320); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(321); }
+EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(322); }
+EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(323); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(324); }
+EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(325); }
+EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(326); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(327); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(328); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(329); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(330); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(331); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(332); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(333); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(334); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(335); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(336); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(337); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(338); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(339); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(340); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(341); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(342); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(343); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(344); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(345); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(346); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(347); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(348); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(349); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(350); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(351); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(352); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(353); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(354); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(355); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(356); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(357); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(358); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(359); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(360); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(361); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(362); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(363); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(364); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(365); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(366); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(367); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(368); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(369); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(370); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(371); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(372); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(373); }
+EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(374); }
+EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(375); }
+EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(376); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(377); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(378); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(379); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(380); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(381); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(382); }
