@@ -138,7 +138,10 @@ def loopback(driver: str = "software", jail: bool = True, **variables: str) -> I
     """Start a kvgpud; end it, and with it what it started."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT / "packaging/python"),
+        # The caller's own too: where there is no .venv it leads to the run-time packages.
+        "PYTHONPATH": ":".join(
+            [str(ROOT / "packaging/python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         "PYTHONSAFEPATH": "1",
         "KVGPU_WORKER": str(BUILD / "host/worker/kvgpu-worker"),
         "KVGPU_SOFTWARE_GPU": str(BUILD / "host/software_gpu/libcuda.so.1"),

@@ -93,7 +93,9 @@ part_runtimes() {
   local failed=0 n=0 name command list
   mkdir -p "$out/runtimes"
   list=$("$python" -P tests/framework/runtimes.py --driver nvidia)
-  while IFS=$'\t' read -r name -a command; do
+  while IFS=$'\t' read -r -a command; do
+    name=${command[0]}
+    command=("${command[@]:1}")
     if [[ $name == LD_LIBRARY_PATH ]]; then
       export LD_LIBRARY_PATH=${command[0]}
     else
@@ -101,6 +103,7 @@ part_runtimes() {
       compare "$name" "$out/runtimes/$name" "${command[@]}" </dev/null || failed=1
     fi
   done <<<"$list"
+  [[ $n -gt 0 ]] || die "tests/framework/runtimes.py named no runtime"
   n=$((n + 1))
   compare cudart-13-static "$out/runtimes/cudart-13-static" "$programs_dir/demo" || failed=1
   echo "figure: $n runtimes, native and remoted output equal: $([[ $failed -eq 0 ]] && echo yes || echo no)"

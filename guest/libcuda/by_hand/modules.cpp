@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules, libraries, and what is looked up in them.
+#include <algorithm>
 #include <cstring>
 
 #include "call.h"
@@ -77,10 +78,12 @@ CUresult list_functions(const Call& call, wire::Op op, const Module& module,
     if (reply.len_bytes < sizeof out.head) return CUDA_ERROR_UNKNOWN;
     n_all = out.head.n_all;
     const char* at = out.text;
-    const char* const end = reinterpret_cast<const char*>(&out) + reply.len_bytes;
-    for (uint32_t i = 0; i < out.head.n && at < end; ++i) {
-      names->emplace_back(at, strnlen(at, static_cast<size_t>(end - at)));
-      at += names->back().size() + 1;
+    size_t left = std::min(reply.len_bytes - sizeof out.head, sizeof out.text);
+    for (uint32_t i = 0; i < out.head.n && left > 0; ++i) {
+      names->emplace_back(at, strnlen(at, left));
+      const size_t taken = std::min(names->back().size() + 1, left);
+      at += taken;
+      left -= taken;
     }
     if (out.head.n == 0) break;
   } while (names->size() < n_all);

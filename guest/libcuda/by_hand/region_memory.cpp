@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "log.h"
 #include "memory_type.h"
@@ -37,9 +38,10 @@ void RegionMemory::find_out(std::byte* page) {
       std::chrono::steady_clock::now() - begun;
   const memory::Type type = forced.value_or(measured.type);
   streams_ = type != memory::Type::WRITE_BACK;
-  log(Level::DEBUG, "memory type of the region: %s (%s; reads %.0f MB/s; %.0f us to find out)",
-      memory::to_string(type).data(), forced ? "told" : "measured", measured.read_mb_per_s,
-      took_us.count());
+  const std::string_view name = memory::to_string(type);
+  log(Level::DEBUG, "memory type of the region: %.*s (%s; reads %.0f MB/s; %.0f us to find out)",
+      static_cast<int>(name.size()), name.data(), forced ? "told" : "measured",
+      measured.read_mb_per_s, took_us.count());
 }
 
 void RegionMemory::copy_in(void* to, const void* from, size_t bytes) const {

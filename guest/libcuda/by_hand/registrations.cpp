@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -55,7 +56,8 @@ void each_mapping(uint64_t begin, uint64_t bytes, Visit visit) {
     Mapping m{};
     int name_at = 0;
     if (std::sscanf(line, "%lx-%lx %4s %*x %x:%x %lu %n", &m.begin, &m.end, m.rights, &m.file.major,
-                    &m.file.minor, &m.file.inode, &name_at) < 6) {
+                    &m.file.minor, &m.file.inode, &name_at) < 6 ||
+        name_at < 0 || static_cast<size_t>(name_at) >= sizeof line) {
       continue;
     }
     m.name = line + name_at;
@@ -127,8 +129,10 @@ void after_fork_in_child() {
       (void)mprotect(pointer(part.begin), part.bytes, PROT_READ | PROT_WRITE);
       // Without memory for a copy the pages go: the parent's must not be written.
       if (!make_private(part.begin, part.bytes, pointer(part.begin))) {
-        (void)mmap(pointer(part.begin), part.bytes, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (mmap(pointer(part.begin), part.bytes, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+          std::abort();
+        }
       }
     }
   }
