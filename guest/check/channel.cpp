@@ -64,8 +64,12 @@ Result Channel::open() {
   const timeval limit{ANSWER_LIMIT_S, 0};
   if (socket_ < 0 || setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
       connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    return failed("cannot reach " + std::string(socket_path()) + ": " + std::strerror(errno),
-                  "start the agent: systemctl start kvgpu-guest; journalctl -u kvgpu-guest");
+    const int error = errno;
+    return failed(
+        "cannot reach " + std::string(socket_path()) + ": " + std::strerror(error),
+        error == EACCES
+            ? "add this user to the group kvgpu (adduser USER kvgpu), log in again"
+            : "start the agent: systemctl start kvgpu-agentd; journalctl -u kvgpu-agentd");
   }
   struct {
     control::FrameHeader header;
@@ -81,7 +85,7 @@ Result Channel::open() {
                 getuid(),
                 "kvgpu-check"};
   if (send(socket_, &frame, sizeof frame, MSG_NOSIGNAL) < 0) {
-    return failed("the agent hung up", "see journalctl -u kvgpu-guest");
+    return failed("the agent hung up", "see journalctl -u kvgpu-agentd");
   }
   char buffer[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
   alignas(cmsghdr) char ancillary[CMSG_SPACE(4 * sizeof(int))];
@@ -94,7 +98,7 @@ Result Channel::open() {
   const ssize_t n = recvmsg(socket_, &message, MSG_CMSG_CLOEXEC);
   if (n < 0) {
     return failed("the agent does not answer within " + std::to_string(ANSWER_LIMIT_S) + " s",
-                  "is kvgpud running on the host? See journalctl -u kvgpu-guest");
+                  "is kvgpud running on the host? See journalctl -u kvgpu-agentd");
   }
   const cmsghdr* const rights = CMSG_FIRSTHDR(&message);
   if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
@@ -110,7 +114,7 @@ Result Channel::read_answer(const char* frame, size_t len_bytes) {
   if (header.type != static_cast<uint16_t>(control::Type::OPENED)) {
     const std::string reason(frame + std::min(len_bytes, FAILURE_BYTES), frame + len_bytes);
     return failed("no session: " + (reason.empty() ? "the agent hung up" : reason),
-                  "see journalctl -u kvgpu-guest, and on the host journalctl -u kvgpud");
+                  "see journalctl -u kvgpu-agentd, and on the host journalctl -u kvgpud");
   }
   if (len_bytes < sizeof header + sizeof opened_) {
     return failed("the answer is too short", "upgrade kvgpu-guest and kvgpu-host to one version");
@@ -121,7 +125,7 @@ Result Channel::read_answer(const char* frame, size_t len_bytes) {
 
 Result Channel::check_region() {
   if (region_fd_ < 0) {
-    return failed("the agent passed no memory", "see journalctl -u kvgpu-guest");
+    return failed("the agent passed no memory", "see journalctl -u kvgpu-agentd");
   }
   void* const block = mmap(nullptr, BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, region_fd_,
                            static_cast<off_t>(opened_.block_offset));

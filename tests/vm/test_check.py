@@ -24,16 +24,16 @@ def test_guest_check_finds_that_all_is_well(vm: Vm) -> None:
 
 
 def test_guest_check_says_what_to_do_without_the_agent(vm: Vm) -> None:
-    vm.check("systemctl stop kvgpu-guest")
+    vm.check("systemctl stop kvgpu-agentd")
     try:
         output = vm.run("kvgpu-check --json", timeout_s=240)
     finally:
-        vm.check("systemctl start kvgpu-guest")
+        vm.check("systemctl start kvgpu-agentd")
     assert output.status == 1, output.stdout + output.stderr
     found = {result["check"]: result for result in json.loads(output.stdout)["checks"]}
     assert found["device"]["state"] == "ok"
     assert found["agent"]["state"] == "FAILED"
-    assert "systemctl start kvgpu-guest" in found["agent"]["advice"]
+    assert "systemctl start kvgpu-agentd" in found["agent"]["advice"]
 
 
 def test_memory_type_is_measured_and_reported(vm: Vm) -> None:
