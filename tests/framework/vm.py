@@ -112,6 +112,10 @@ class Vm:
     def start(self) -> None:
         """Start the VM and return when commands can run in it."""
         virsh("start", self.name)
+        self.wait_for_boot()
+
+    def wait_for_boot(self) -> None:
+        """Return when commands can run in the VM, which is starting."""
         wait_until(f"{self.name} answers", self._answers, BOOT_S)
         if self._has_payload_disk:
             self.check("mount -o ro /dev/vdb /payload")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -36,10 +37,18 @@ def image() -> GuestImage:
 
 
 @pytest.fixture(scope="session")
-def host() -> Iterator[Path]:
-    """libvirt with the hook, and kvgpud; the folder with their logs."""
-    with libvirt(LOGS), kvgpud(LOGS):
-        yield LOGS
+def daemons() -> Iterator[contextlib.ExitStack]:
+    """libvirt with the hook, and kvgpud; a test that kills one puts the next one here."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(libvirt(LOGS))
+        stack.enter_context(kvgpud(LOGS))
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def host(daemons: contextlib.ExitStack) -> Path:
+    """A host that serves VMs; the folder with its daemons' logs."""
+    return LOGS
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may happen to a VM and its daemons while a process in it computes and checks its results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from framework.guest_image import GuestImage
+from framework.host_services import RUNTIME_DIR, kvgpud, virsh, wait_until
+from framework.linger import rounds, sessions, start_linger, wait_for_progress, worker_pids
+from framework.vm import Vm
+
+from kvgpu.host.client import ApiClient
+from kvgpu.host.messages import HostStatusRequest
+
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
+
+
+def test_agent_killed_is_not_noticed(vm: Vm) -> None:
+    pid = start_linger(vm, "steady")
+    before = sessions()
+    vm.check("systemctl kill --signal=KILL kvgpu-agentd")
+    wait_until("the agent is back", lambda: vm.run("pgrep kvgpu-agentd").status == 0, 30)
+    wait_for_progress(vm, "steady")
+    assert sessions() == before
+    vm.check(f"kill -KILL {pid}")
+    wait_until("its session is gone", lambda: not sessions(), 5)
+
+
+def test_kvgpud_restart_by_kill_9_is_not_noticed(
+    vm: Vm, host: Path, daemons: contextlib.ExitStack
+) -> None:
+    staying, dying = start_linger(vm, "staying"), start_linger(vm, "dying")
+    before = {info["pid"]: info for info in sessions()}
+    with ApiClient(RUNTIME_DIR) as api:
+        os.kill(api.ask(HostStatusRequest())["pid"], signal.SIGKILL)
+    wait_for_progress(vm, "staying")
+    vm.check(f"kill -KILL {dying}")
+    assert len(worker_pids()) == 2, "nobody can know yet"
+    daemons.enter_context(kvgpud(host / "second"))
+    wait_until("the dead one's session is gone", lambda: len(sessions()) == 1, 20)
+    assert sessions() == [before[staying]]
+    wait_for_progress(vm, "staying")
+    start_linger(vm, "new")
+
+
+def test_vm_paused_and_resumed(vm: Vm) -> None:
+    start_linger(vm, "steady")
+    before = sessions()
+    virsh("suspend", vm.name)
+    time.sleep(15)  # longer than any limit of the agent's
+    assert sessions() == before, "a paused VM is not dead"
+    virsh("resume", vm.name)
+    wait_for_progress(vm, "steady")
+    assert sessions() == before
+
+
+def test_clock_stepped_in_the_guest(vm: Vm) -> None:
+    start_linger(vm, "steady")
+    before = sessions()
+    for step in ("+1 day", "-2 days", "+1 day"):
+        vm.check(f"date --set '{step}'")
+        wait_for_progress(vm, "steady")
+    assert sessions() == before
+
+
+def test_reboot_of_the_guest_ends_sessions_and_zeroes_their_memory(vm: Vm) -> None:
+    start_linger(vm, "doomed")
+    (worker,) = worker_pids()
+    arguments = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
+    block = int(arguments[arguments.index("--block-offset") + 1])
+    boot_id = vm.check("cat /proc/sys/kernel/random/boot_id")
+    region = os.open(f"/dev/shm/kvgpu-{vm.uuid()}", os.O_RDONLY)
+    try:
+        assert os.pread(region, 4096, block).strip(b"\0")
+        vm.spawn("reboot -f")
+        wait_until("its session is gone", lambda: not sessions(), 120)
+        wait_until("its worker is gone", lambda: not worker_pids(), 5)
+        assert not os.pread(region, 16 << 20, block).strip(b"\0")
+    finally:
+        os.close(region)
+    vm.wait_for_boot()
+    assert vm.check("cat /proc/sys/kernel/random/boot_id") != boot_id
+    start_linger(vm, "after")
+
+
+def test_two_vms_compute_and_see_their_own(
+    vm: Vm, image: GuestImage, package: Path, linger: Path
+) -> None:
+    start_linger(vm, "here")
+    with Vm("kvgpu-other", image, [package, linger]) as other:
+        other.start()
+        other.check(
+            f"apt-get install -y --no-install-recommends /payload/{package.name}", timeout_s=120
+        )
+        start_linger(other, "there")
+        assert {info["vm"] for info in sessions()} == {vm.name, other.name}
+        assert rounds(vm, "there") == rounds(other, "here") == 0
+        wait_for_progress(vm, "here")
+        wait_for_progress(other, "there")
+        other.destroy()
+        wait_until("the other's session is gone", lambda: len(sessions()) == 1, 5)
+        wait_for_progress(vm, "here")
