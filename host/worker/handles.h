@@ -89,14 +89,14 @@ class HandleTable {
   }
 
   // False: the handle is malformed or in use, a breach of the protocol. `owner`: what takes it
-  // along when it goes (a context, a module), 0: nothing.
+  // along when it goes (a context, a module), 0: nothing. `keeps` lives as long as the handle.
   template <typename T>
-  [[nodiscard]] bool add(wire::Handle handle, T raw, wire::Handle owner) {
+  [[nodiscard]] bool add(wire::Handle handle, T raw, wire::Handle owner,
+                         std::shared_ptr<const void> keeps = nullptr) {
     if (!wire::handle_tagged(handle) || wire::handle_kind(handle) != kind_of<T>()) return false;
     const std::unique_lock lock(mutex_);
-    if (raw_.size() >= MAX_HANDLES || !raw_.emplace(handle, Raw{raw, raw_type_of<T>()}).second) {
-      return false;
-    }
+    if (raw_.size() >= MAX_HANDLES || raw_.contains(handle)) return false;
+    raw_.emplace(handle, Raw{raw, raw_type_of<T>(), std::move(keeps)});
     if (owner != 0) owned_[owner].push_back(handle);
     return true;
   }
@@ -160,6 +160,7 @@ class HandleTable {
   struct Raw {
     void* raw;
     RawType type;
+    std::shared_ptr<const void> keeps;
   };
   std::unordered_map<wire::Handle, Raw> raw_;
   std::unordered_map<wire::Handle, std::vector<wire::Handle>> owned_;

@@ -21,6 +21,7 @@
 #include "executor.h"
 #include "handles.h"
 #include "kvgpu/layout.h"
+#include "links.h"
 #include "output.h"
 #include "poison.h"
 #include "task.h"
@@ -68,6 +69,7 @@ class Session {
   const int n_devices;
   HandleTable handles;
   Blobs blobs;
+  Links links;
   std::atomic<bool> ending{false};
   std::byte* const block;
   HostPage* const host_page;

@@ -40,7 +40,7 @@ class NullDriver {
   CUresult free(uint64_t address);
   void check_memory(const char* what, uint64_t address, uint64_t bytes) const;
   void check_registrable(uint64_t address, uint64_t bytes) const;
-  void check_progress_word(uint64_t address) const;
+  bool is_progress_word(uint64_t address) const;
 
   const std::set<std::string>& called() const { return called_; }  // by any input so far
 

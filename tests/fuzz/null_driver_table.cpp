@@ -1,101 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The null driver's functions: by hand where an argument can do harm, else made from the types of
 // the arguments.
-#include <algorithm>
 #include <cstring>
-#include <string_view>
-#include <type_traits>
-#include <typeinfo>
 
 #include "kvgpu/barrier.h"
 #include "kvgpu/layout.h"
-#include "null_driver.h"
+#include "null_driver_by_type.h"
 
 namespace kvgpu::fuzz {
 
 namespace {
 
-// ---- by type
-template <typename T>
-concept Handle =
-    std::is_same_v<T, CUcontext> || std::is_same_v<T, CUmodule> || std::is_same_v<T, CUlibrary> ||
-    std::is_same_v<T, CUfunction> || std::is_same_v<T, CUkernel> || std::is_same_v<T, CUstream> ||
-    std::is_same_v<T, CUevent> || std::is_same_v<T, CUgraph> || std::is_same_v<T, CUgraphExec> ||
-    std::is_same_v<T, CUgraphNode> || std::is_same_v<T, CUmemoryPool> ||
-    std::is_same_v<T, CUarray> || std::is_same_v<T, CUmipmappedArray> ||
-    std::is_same_v<T, CUlinkState> || std::is_same_v<T, CUuserObject> ||
-    std::is_same_v<T, CUexternalMemory> || std::is_same_v<T, CUexternalSemaphore> ||
-    std::is_same_v<T, CUgreenCtx> || std::is_same_v<T, CUtexref> || std::is_same_v<T, CUsurfref> ||
-    std::is_same_v<T, CUgraphicsResource> || std::is_same_v<T, CUdevResourceDesc> ||
-    std::is_same_v<T, CUasyncCallbackHandle> || std::is_same_v<T, CUlogsCallbackHandle>;
-
-template <typename T>
-constexpr const char* type_name() {
-  if constexpr (std::is_same_v<T, CUfunction>) return "CUfunc_st";
-  if constexpr (std::is_same_v<T, CUkernel>) return "CUkern_st";
-  return typeid(T).name();
-}
-
-void read_bytes(const void* from, size_t n) {
-  const auto* bytes = static_cast<const volatile unsigned char*>(from);
-  for (size_t i = 0; i < n; ++i) (void)bytes[i];
-}
-
-template <typename T>
-void accept(T argument) {
-  if constexpr (Handle<T>) {
-    null_driver().check_handle(type_name<T>(), argument);
-  } else if constexpr (std::is_same_v<T, const char*>) {
-    if (argument != nullptr) read_bytes(argument, std::strlen(argument) + 1);
-  } else if constexpr (std::is_pointer_v<T>) {
-    using To = std::remove_pointer_t<T>;
-    if constexpr (!std::is_void_v<To> && !std::is_function_v<To>) {
-      if (argument == nullptr) return;
-      if constexpr (std::is_const_v<To>) {
-        read_bytes(argument, sizeof(To));
-      } else if constexpr (Handle<To>) {
-        *argument = static_cast<To>(null_driver().make_handle(type_name<To>()));
-      } else if constexpr (std::is_same_v<To, CUdeviceptr>) {
-        uint64_t address = 0;
-        if (null_driver().allocate(&address, PAGE_BYTES) == CUDA_SUCCESS) *argument = address;
-      } else if constexpr (std::is_same_v<To, char>) {
-        *argument = '\0';
-      } else if constexpr (std::is_arithmetic_v<To> || std::is_enum_v<To>) {
-        *argument = static_cast<To>(1);
-      } else {
-        std::memset(static_cast<void*>(argument), 0, sizeof(To));
-      }
-    }
-  }
-}
-
-template <typename T>
-void forget(T argument) {
-  if constexpr (Handle<T>) null_driver().forget_handle(argument);
-}
-
-template <size_t N>
-struct Text {
-  char value[N];
-  constexpr Text(const char (&text)[N]) { std::copy_n(text, N, value); }
-};
-
-template <Text name, typename Function>
-struct ByType;
-template <Text name, typename... Arguments>
-struct ByType<name, CUresult (*)(Arguments...)> {
-  static CUresult call(Arguments... arguments) {
-    if (const CUresult bad = null_driver().begin(name.value)) return bad;
-    (accept(arguments), ...);
-    constexpr std::string_view NAME = name.value;
-    if (NAME.find("Destroy") != NAME.npos || NAME.find("Unload") != NAME.npos) {
-      (forget(arguments), ...);
-    }
-    return CUDA_SUCCESS;
-  }
-};
-
-// ---- by hand
 CUresult begin(const char* name) { return null_driver().begin(name); }
 #define KVGPU_BEGIN \
   if (const CUresult bad = begin(__func__)) return bad
@@ -153,6 +68,21 @@ CUresult allocate_pitch(CUdeviceptr* dptr, size_t* pitch, size_t width, size_t h
 CUresult free_memory(CUdeviceptr dptr) {
   KVGPU_BEGIN;
   return null_driver().free(dptr);
+}
+
+CUresult allocate_async(CUdeviceptr* dptr, size_t bytes, CUstream stream) {
+  accept(stream);
+  return allocate(dptr, bytes);
+}
+
+CUresult allocate_from_pool(CUdeviceptr* dptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  accept(pool);
+  return allocate_async(dptr, bytes, stream);
+}
+
+CUresult free_async(CUdeviceptr dptr, CUstream stream) {
+  accept(stream);
+  return free_memory(dptr);
 }
 
 CUresult host_register(void* pointer, size_t bytes, unsigned) {
@@ -240,8 +170,33 @@ CUresult set_2d(CUdeviceptr dst, size_t pitch, Value, size_t width, size_t heigh
 CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
   KVGPU_BEGIN;
   accept(stream);
-  null_driver().check_progress_word(address);
-  store_release(*reinterpret_cast<uint64_t*>(address), value);
+  if (null_driver().is_progress_word(address)) {
+    store_release(*reinterpret_cast<uint64_t*>(address), value);
+  } else {
+    null_driver().check_memory("written by a stream", address, sizeof value);
+  }
+  return CUDA_SUCCESS;
+}
+
+template <typename Value>
+CUresult stream_value(CUstream stream, CUdeviceptr address, Value, unsigned) {
+  KVGPU_BEGIN;
+  accept(stream);
+  null_driver().check_memory("written or waited for by a stream", address, sizeof(Value));
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_values(CUstream stream, unsigned n, CUstreamBatchMemOpParams* params, unsigned) {
+  KVGPU_BEGIN;
+  accept(stream);
+  for (unsigned i = 0; i < n; ++i) {
+    const CUstreamBatchMemOpType operation = params[i].operation;
+    const bool has_address = operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+                             operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
+                             operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                             operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if (has_address) null_driver().check_memory("in a batch", params[i].waitValue.address, 4);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -285,6 +240,14 @@ CUresult add_callback(CUstream stream, CUstreamCallback function, void* user, un
   KVGPU_BEGIN;
   accept(stream);
   function(stream, CUDA_SUCCESS, user);
+  return CUDA_SUCCESS;
+}
+
+template <typename Function>
+CUresult function_name(const char** name, Function function) {
+  KVGPU_BEGIN;
+  accept(function);
+  *name = "kernel";
   return CUDA_SUCCESS;
 }
 
@@ -333,13 +296,59 @@ CUresult load_module(CUmodule* module, const void* image) {
   return CUDA_SUCCESS;
 }
 
-CUresult load_module_ex(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
+// Fills the buffers that the options name, as a compiler that has much to say.
+void write_logs(unsigned n, const CUjit_option* options, void** values) {
+  char* buffer = nullptr;
+  for (unsigned i = 0; i < n; ++i) {
+    const CUjit_option option = options[i];
+    if (option == CU_JIT_INFO_LOG_BUFFER || option == CU_JIT_ERROR_LOG_BUFFER) {
+      buffer = static_cast<char*>(values[i]);
+    } else if (option == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
+               option == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
+      uint32_t bytes;
+      std::memcpy(&bytes, &values[i], sizeof bytes);
+      if (buffer != nullptr) std::memset(buffer, 'l', bytes);
+    }
+  }
+}
+
+CUresult load_module_ex(CUmodule* module, const void* image, unsigned n, CUjit_option* options,
+                        void** values) {
+  write_logs(n, options, values);
   return load_module(module, image);
 }
 
-CUresult load_library(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
-                      CUlibraryOption*, void**, unsigned) {
+CUresult link_create(unsigned n, CUjit_option* options, void** values, CUlinkState* state) {
   KVGPU_BEGIN;
+  write_logs(n, options, values);
+  accept(state);
+  return CUDA_SUCCESS;
+}
+
+CUresult link_add(CUlinkState state, CUjitInputType, void* data, size_t bytes, const char* name,
+                  unsigned n, CUjit_option* options, void** values) {
+  KVGPU_BEGIN;
+  accept(state);
+  accept(name);
+  read_bytes(data, bytes);
+  read_bytes(options, n * sizeof *options);
+  read_bytes(values, n * sizeof *values);
+  return CUDA_SUCCESS;
+}
+
+CUresult link_complete(CUlinkState state, void** cubin, size_t* bytes) {
+  KVGPU_BEGIN;
+  static char made[100];
+  accept(state);
+  *cubin = made;
+  *bytes = sizeof made;
+  return CUDA_SUCCESS;
+}
+
+CUresult load_library(CUlibrary* library, const void* image, CUjit_option* options, void** values,
+                      unsigned n, CUlibraryOption*, void**, unsigned) {
+  KVGPU_BEGIN;
+  write_logs(n, options, values);
   read_image(image);
   accept(library);
   return CUDA_SUCCESS;
@@ -367,7 +376,19 @@ void fill_by_hand(worker::DriverTable* t) {
   t->cuMemsetD2D8Async = set_2d<unsigned char>;
   t->cuMemsetD2D16Async = set_2d<unsigned short>;
   t->cuMemsetD2D32Async = set_2d<unsigned>;
+  t->cuMemAllocAsync = allocate_async;
+  t->cuMemAllocFromPoolAsync = allocate_from_pool;
+  t->cuMemFreeAsync = free_async;
   t->cuStreamWriteValue64_v2 = write_value;
+  t->cuStreamWriteValue32_v2 = stream_value<cuuint32_t>;
+  t->cuStreamWaitValue32_v2 = stream_value<cuuint32_t>;
+  t->cuStreamWaitValue64_v2 = stream_value<cuuint64_t>;
+  t->cuStreamBatchMemOp_v2 = stream_values;
+  t->cuFuncGetName = function_name<CUfunction>;
+  t->cuKernelGetName = function_name<CUkernel>;
+  t->cuLinkCreate_v2 = link_create;
+  t->cuLinkAddData_v2 = link_add;
+  t->cuLinkComplete = link_complete;
   t->cuLaunchKernel = launch;
   t->cuLaunchKernelEx = launch_ex;
   t->cuLaunchHostFunc = launch_host_function;

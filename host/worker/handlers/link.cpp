@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JIT linker.
-#include <map>
 #include <mutex>
 #include <string>
 
@@ -10,8 +9,6 @@
 
 namespace kvgpu::worker {
 
-namespace {
-
 // The driver keeps the addresses of the logs as long as the state lives.
 struct Link {
   Jit jit;
@@ -19,36 +16,6 @@ struct Link {
   std::vector<std::byte> cubin;
   std::mutex mutex;  // one call at a time
 };
-
-class Links {
- public:
-  [[nodiscard]] bool add(wire::Handle handle, std::shared_ptr<Link> link) {
-    if (!wire::handle_tagged(handle) || wire::handle_kind(handle) != wire::Kind::LINK) return false;
-    const std::lock_guard lock(mutex_);
-    return links_.size() < MAX_LINKS && links_.emplace(handle, std::move(link)).second;
-  }
-  std::shared_ptr<Link> find(wire::Handle handle) {
-    const std::lock_guard lock(mutex_);
-    const auto found = links_.find(handle);
-    return found == links_.end() ? nullptr : found->second;
-  }
-  void remove(wire::Handle handle) {
-    const std::lock_guard lock(mutex_);
-    links_.erase(handle);
-  }
-
- private:
-  static constexpr size_t MAX_LINKS = 1024;
-  std::mutex mutex_;
-  std::map<wire::Handle, std::shared_ptr<Link>> links_;
-};
-
-Links& links() {
-  static auto& all = *new Links;
-  return all;
-}
-
-}  // namespace
 
 CUresult link_create_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::LinkCreate body;
@@ -59,7 +26,7 @@ CUresult link_create_v2(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   const CUresult result = session.driver->cuLinkCreate_v2(link->jit.n(), link->jit.options(),
                                                           link->jit.values(), &link->raw);
-  if (result == CUDA_SUCCESS && !links().add(body.link, link)) session.violation(task);
+  if (result == CUDA_SUCCESS && !session.links.add(body.link, link)) session.violation(task);
   return result;
 }
 
@@ -77,7 +44,7 @@ CUresult link_add_data_v2(Session& session, const Task& task, ReplyWriter& reply
   auto blob = session.blobs.take(body.blob);
   if (blob.empty()) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
-  const auto link = links().find(body.link);
+  const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_whole(blob)) return CUDA_ERROR_INVALID_IMAGE;
   const std::lock_guard lock(link->mutex);
@@ -93,7 +60,7 @@ CUresult link_complete(Session& session, const Task& task, ReplyWriter& reply) {
   wire::LinkComplete body;
   if (!task.read(&body) || !Jit::fits(body.jit)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
-  const auto link = links().find(body.link);
+  const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(link->mutex);
   void* cubin = nullptr;
@@ -114,7 +81,7 @@ CUresult link_read(Session& session, const Task& task, ReplyWriter&) {
   if (body.slab_off > SLAB_BYTES || body.len_bytes > SLAB_BYTES - body.slab_off) {
     session.violation(task);
   }
-  const auto link = links().find(body.link);
+  const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(link->mutex);
   if (body.offset > link->cubin.size() || body.len_bytes > link->cubin.size() - body.offset) {
@@ -128,9 +95,9 @@ CUresult link_destroy(Session& session, const Task& task, ReplyWriter&) {
   wire::LinkRef body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
-  const auto link = links().find(body.link);
+  const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  links().remove(body.link);
+  session.links.remove(body.link);
   const std::lock_guard lock(link->mutex);
   return session.driver->cuLinkDestroy(link->raw);
 }

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images that the guest has sent are loaded here.
-#include <deque>
-#include <mutex>
-
 #include "generated/handlers.gen.h"
 #include "image.h"
 #include "jit.h"
@@ -19,14 +16,6 @@ struct FatbinWrapper {
   const void* data;
   const void* unused = nullptr;
 };
-
-// A library is compiled when a kernel of it is first needed: the driver may write its logs then.
-void keep(std::shared_ptr<Jit> jit) {
-  static std::mutex mutex;
-  static auto& kept = *new std::deque<std::shared_ptr<Jit>>;
-  const std::lock_guard lock(mutex);
-  kept.push_back(std::move(jit));
-}
 
 template <typename Module, typename Load>
 CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load load) {
@@ -55,10 +44,12 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
   jit->answer(session, request, reply);
   if (result != CUDA_SUCCESS) return result;
   constexpr bool IS_LIBRARY = std::is_same_v<Module, CUlibrary>;
-  if (!session.handles.add(body.module, module, IS_LIBRARY ? 0 : body.context)) {
+  // A library is compiled when a kernel of it is first needed: the driver may write its logs then.
+  std::shared_ptr<const void> logs;
+  if (IS_LIBRARY && jit->n() > 0) logs = std::move(jit);
+  if (!session.handles.add(body.module, module, IS_LIBRARY ? 0 : body.context, std::move(logs))) {
     session.violation(task);
   }
-  if (IS_LIBRARY && jit->n() > 0) keep(std::move(jit));
   return CUDA_SUCCESS;
 }
 
