@@ -122,7 +122,7 @@ void Executor::execute(const Task& queued) {
   if (task.op->route == Route::ENQUEUE) {
     EnqueueHead head;
     if (!task.read(&head)) session_->violation(task);
-    task.stream = session_->handles.stream(head.stream);
+    task.stream = session_->handles.stream_or_failed(head.stream);
     if (task.stream == nullptr || task.stream->context->device != device_)
       session_->violation(task);
   }
@@ -203,10 +203,12 @@ CUresult add_mark(Session& session, const Task& task) {
 }
 
 CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
-  // A stream whose creation has failed late, or that was never made.
-  if (task.op->route == Route::ENQUEUE && task.stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (task.stream != nullptr) {
     if (const CUresult bad = session.enter(*task.stream->context)) return bad;
+    // Its creation has failed late: without another try no number of it would ever be written.
+    if (task.stream->raw == nullptr) {
+      if (const CUresult bad = create(session, *task.stream)) return bad;
+    }
   }
   const CUresult result = task.op->handler(session, task, reply);
   if (result != CUDA_SUCCESS || task.stream == nullptr) return result;

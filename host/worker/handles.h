@@ -17,12 +17,19 @@
 
 namespace kvgpu::worker {
 
+// Held while the driver is asked about the context's watch_stream.
+struct Watch {
+  std::mutex mutex;
+  bool is_over = false;  // the context goes
+};
+
 struct Context {
   CUcontext raw = nullptr;
   int device = 0;
   bool is_primary = false;
   CUstream watch_stream = nullptr;  // ours, never used by the guest: asked whether it has faulted
   wire::Handle legacy_handle = 0;   // of its legacy stream
+  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   // The driver may give a new context the address of one that is gone.
   uint64_t serial = next_serial();
 
@@ -33,10 +40,12 @@ struct Context {
 };
 
 struct Stream {
-  CUstream raw;
+  CUstream raw = nullptr;  // null: its creation has failed
   std::shared_ptr<Context> context;
   wire::Handle context_handle;
-  uint64_t* progress;               // where the GPU writes, in session memory
+  uint64_t* progress;  // where the GPU writes, in session memory
+  unsigned flags = 0;
+  int priority = 0;
   bool is_blocking = false;         // it and the legacy stream wait for each other
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
   StreamWindow window;              // executor only
@@ -81,6 +90,11 @@ class HandleTable {
     return true;
   }
   [[nodiscard]] std::shared_ptr<Stream> stream(wire::Handle handle) const {
+    auto stream = find(streams_, handle);
+    return stream == nullptr || stream->raw == nullptr ? nullptr : stream;
+  }
+  // The creation of this one may have failed after the guest had gone on with it.
+  [[nodiscard]] std::shared_ptr<Stream> stream_or_failed(wire::Handle handle) const {
     return find(streams_, handle);
   }
   [[nodiscard]] std::shared_ptr<Context> context(wire::Handle handle) const {
@@ -132,6 +146,13 @@ class HandleTable {
   void each_context(Visit visit) const {
     const std::shared_lock lock(mutex_);
     for (const auto& [handle, context] : contexts_) visit(*context);
+  }
+  // For calls to the driver: they may block, and the table's lock must not be held meanwhile.
+  [[nodiscard]] std::vector<std::shared_ptr<Context>> contexts() const {
+    const std::shared_lock lock(mutex_);
+    std::vector<std::shared_ptr<Context>> all;
+    for (const auto& [handle, context] : contexts_) all.push_back(context);
+    return all;
   }
   template <typename Visit>
   void each_stream(Visit visit) const {

@@ -97,10 +97,11 @@ CUresult Session::register_range(uint64_t address, uint64_t len_bytes) {
   constexpr unsigned FLAGS = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   if (const CUresult bad = driver->cuMemHostRegister_v2(pointer, len_bytes, FLAGS)) return bad;
   CUdeviceptr device_address = 0;
-  const CUresult bad = driver->cuMemHostGetDevicePointer_v2(&device_address, pointer, 0);
-  if (bad != CUDA_SUCCESS) return bad;
+  CUresult result = driver->cuMemHostGetDevicePointer_v2(&device_address, pointer, 0);
   // "One address" is what everything else builds on.
-  return device_address == address ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  if (result == CUDA_SUCCESS && device_address != address) result = CUDA_ERROR_NOT_SUPPORTED;
+  if (result != CUDA_SUCCESS) (void)driver->cuMemHostUnregister(pointer);
+  return result;
 }
 
 CUresult Session::register_session_memory(const Context& context) {
@@ -341,15 +342,16 @@ void Session::watch() {
       outstanding |= load_relaxed(*stream.progress) < stream.marked.load(std::memory_order_acquire);
     });
     if (!outstanding) continue;
-    handles.each_context([&](Context& context) {
-      if (enter(context) != CUDA_SUCCESS) return;
-      const CUresult result = driver->cuStreamQuery(context.watch_stream);
+    for (const auto& context : handles.contexts()) {
+      const std::lock_guard lock(context->watch->mutex);
+      if (context->watch->is_over || enter(*context) != CUDA_SUCCESS) continue;
+      const CUresult result = driver->cuStreamQuery(context->watch_stream);
       if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        log("context of device %d has faulted: %s", context.device,
+        log("context of device %d has faulted: %s", context->device,
             error_name(*driver, result).c_str());
         poison.fail(0, 0, 0, result, true);
       }
-    });
+    }
   }
 }
 

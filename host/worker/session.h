@@ -2,8 +2,8 @@
 // One guest process's session: what the reader, the executors and the handlers share.
 //
 // Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked
-// up. Locks: none is held while another is taken, except HandleTable's while a driver call is
-// watched.
+// up. Locks: none is held while another is taken. During a driver call only a Watch
+// and those of the extents are held.
 #pragma once
 
 #include <atomic>
@@ -140,6 +140,9 @@ class Session {
   uint64_t registered_in_ = 0;  // serial number of the context
   std::vector<Context> kept_;   // see retire_context(); under extents_mutex_
 };
+
+// Makes the driver's stream; its context is current.
+[[nodiscard]] CUresult create(const Session& session, Stream& stream);
 
 // Was the record sent to the executor of the context's device?
 inline bool is_for_device(const Task& task, const Context& context) {

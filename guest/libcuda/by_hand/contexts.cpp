@@ -129,7 +129,8 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   if (!context.active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
-    return call.sync(wire::Op::HOST_SYNC, wire::HostSync{context.handle});
+    const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{context.handle});
+    return result != CUDA_SUCCESS ? result : session.pending_error();
   }
   std::vector<std::pair<uint32_t, uint64_t>> numbers;
   {

@@ -107,7 +107,9 @@ CUresult event_synchronize(CUevent hEvent) {
   if (!state.recorded) return CUDA_SUCCESS;
   if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
   if (Session::get().prints.load(std::memory_order_relaxed)) {
-    return call.sync(wire::Op::EVENT_SYNC, wire::EventRef{call.context(), event->handle});
+    const wire::EventRef body{call.context(), event->handle};
+    const CUresult result = call.sync(wire::Op::EVENT_SYNC, body);
+    return result != CUDA_SUCCESS ? result : Session::get().pending_error();
   }
   return Session::get().wait(state.word, state.number);
 }

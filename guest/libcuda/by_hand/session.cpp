@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "log.h"
@@ -13,12 +14,19 @@
 
 namespace kvgpu::guest {
 
+thread_local uint64_t Session::told_ = Session::NEW_THREAD;
+
 Session& Session::get() {
   static auto& session = *new Session;
   return session;
 }
 
 // ---- sending
+
+bool Session::wants_every_call_to_wait() {
+  const char* text = std::getenv("KVGPU_SYNC");
+  return text != nullptr && std::strcmp(text, "1") == 0;
+}
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {
   SpinThenSleep wait;
@@ -84,8 +92,7 @@ CUresult Session::wait_reply(uint64_t call_id, Pending* pending) {
 CUresult Session::reply_result(const Pending& pending) {
   if (pending.result != CUDA_SUCCESS && is_open()) {
     const uint64_t word = load_acquire(host_page_->error_word);
-    if (word != acknowledged_.load(std::memory_order_relaxed) &&
-        static_cast<CUresult>(ErrorWord::error(word)) == pending.result) {
+    if (word != told_ && static_cast<CUresult>(ErrorWord::error(word)) == pending.result) {
       (void)take_error();
     }
   }
@@ -182,13 +189,17 @@ CUresult Session::take_error() {
   if (const CUresult over = ended_error()) return over;
   const std::lock_guard lock(error_mutex_);
   const uint64_t word = load_acquire(host_page_->error_word);
-  if (word == acknowledged_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  if (told_ == NEW_THREAD) told_ = acknowledged_;
+  if (word == told_) return CUDA_SUCCESS;
   const auto error = static_cast<CUresult>(ErrorWord::error(word));
   log(Level::DEBUG, "deferred error %d of opcode %llu", error,
       static_cast<unsigned long long>(host_page_->error_opcode));
   if (ErrorWord::sticky(word)) return error;  // stays: never acknowledged
-  if (const CUresult bad = acknowledge(word, error)) return bad;
-  acknowledged_.store(word, std::memory_order_relaxed);
+  if (word != acknowledged_) {
+    if (const CUresult bad = acknowledge(word, error)) return bad;
+    acknowledged_ = word;
+  }
+  told_ = word;
   return error;
 }
 
@@ -259,7 +270,8 @@ CUresult Session::query(uint32_t word, uint64_t number) {
       return lost->second.error;
     }
   }
-  if (reached(word, number)) return CUDA_SUCCESS;
+  // The number is no answer where earlier work was skipped and another thread has been told.
+  if (reached(word, number)) return pending_error();
   if (progress_by_records_) pump();
   if (const CUresult pending = pending_error()) return pending;
   // A program may poll for ever: now and then look whether anybody is there.

@@ -46,23 +46,26 @@ class Session {
   bool is_open() const { return open_.load(std::memory_order_acquire); }
   bool is_forked_child() const { return forked_.load(std::memory_order_relaxed); }
 
-  // The error that a call must return before it does anything: a deferred one (acknowledged by
-  // this), or the session's end.
+  // The error that a call must return before it does anything: a deferred one, or the session's
+  // end. Work of any thread may have been skipped with the failing call, so each thread is told of
+  // each deferred error once; the first one that finds it acknowledges it.
   CUresult pending_error() {
     if (!is_open()) [[unlikely]]
       return CUDA_ERROR_NOT_INITIALIZED;
     // acquire: pairs with the worker's release in Poison::fail()
-    if (load_acquire(host_page_->error_word) == acknowledged_.load(std::memory_order_relaxed) &&
+    if (load_acquire(host_page_->error_word) == told_ &&
         ended_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] {
       return CUDA_SUCCESS;
     }
     return take_error();
   }
 
-  // Fire and forget.
+  // Fire and forget; with KVGPU_SYNC=1 the record's own result.
   template <typename... Parts>
   CUresult send(wire::Op op, int device, Parts... parts) {
     if (!speaks(op)) return too_new(op);
+    if (every_call_waits_) [[unlikely]]
+      return call(op, device, nullptr, parts...);
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
     header.flags = wire::NOREPLY;
@@ -96,6 +99,7 @@ class Session {
     return load_acquire(progress_[word]) >= number;
   }
   // NOT_READY: not yet. Errors: the number was lost with a failed record.
+  // SUCCESS means that all of the calling thread's work so far has been executed.
   CUresult query(uint32_t word, uint64_t number);
   CUresult wait(uint32_t word, uint64_t number);
   // Will this number never be written?
@@ -184,6 +188,8 @@ class Session {
 
   static void fork_child();
 
+  const bool every_call_waits_ = wants_every_call_to_wait();
+  static bool wants_every_call_to_wait();
   std::mutex open_mutex_;
   std::atomic<bool> open_{false};  // release by open(), acquire by is_open()
   std::atomic<bool> forked_{false};
@@ -213,8 +219,12 @@ class Session {
   std::unordered_map<uint64_t, Pending*> pending_;
   uint64_t next_call_id_ = 1;
 
+  // The error word that the calling thread has been told of. A thread that is new has nothing to
+  // lose by errors that were returned before.
+  static constexpr uint64_t NEW_THREAD = ~0ull;
+  static thread_local uint64_t told_;
   std::mutex error_mutex_;
-  std::atomic<uint64_t> acknowledged_{0};
+  uint64_t acknowledged_ = 0;
   std::mutex word_mutex_;
   std::vector<uint64_t> word_last_;  // number last asked for, by word
   std::deque<uint32_t> free_words_;

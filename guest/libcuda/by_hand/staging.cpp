@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "enqueue.h"
 #include "waiter.h"
 
 namespace kvgpu::guest {
@@ -19,9 +20,10 @@ CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
     {
       const std::lock_guard lock(mutex_);
       if (place(bytes, piece)) return CUDA_SUCCESS;
-      reclaim();
+      std::erase_if(used_, [this](const Piece& used) { return is_free(used); });
       if (place(bytes, piece)) return CUDA_SUCCESS;
     }
+    mark_lost_pieces();
     if (const CUresult bad = Session::get().pending_error()) return bad;
     if (wait.step()) Session::get().look_around();
   }
@@ -40,20 +42,35 @@ bool Staging::place(uint64_t bytes, Piece* piece) {
   return true;
 }
 
-void Staging::reclaim() {
-  Session& session = Session::get();
-  std::erase_if(used_, [&](const Piece& piece) {
-    return piece.number != 0 &&
-           (session.reached(piece.word, piece.number) || session.is_lost(piece.word, piece.number));
-  });
+bool Staging::is_free(const Piece& piece) const {
+  return piece.number != 0 && Session::get().reached(piece.word, piece.number);
 }
 
-void Staging::release_at(const Piece& piece, uint32_t word, uint64_t number) {
+// A number that was lost with an error may belong to a copy that the GPU is still to make: the
+// piece comes back with the next number of its stream.
+void Staging::mark_lost_pieces() {
+  std::vector<wire::Handle> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Piece& piece : used_) {
+      if (piece.number != 0 && Session::get().is_lost(piece.word, piece.number)) {
+        streams.push_back(piece.stream);
+      }
+    }
+  }
+  for (const wire::Handle handle : streams) {
+    uint64_t number;
+    if (Stream* const stream = tables().streams.find(handle)) (void)mark_stream(*stream, &number);
+  }
+}
+
+void Staging::release_at(const Piece& piece, const Stream& stream, uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto at =
       std::find_if(used_.begin(), used_.end(), [&](const Piece& p) { return p.off == piece.off; });
-  at->word = word;
+  at->word = stream.word;
   at->number = number;
+  at->stream = stream.handle;
 }
 
 void Staging::release(const Piece& piece) {

@@ -121,7 +121,9 @@ CUresult synchronize_stream(Stream& stream) {
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
     const wire::StreamRef body{stream.handle};
-    return session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
+    const CUresult result =
+        session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
+    return result != CUDA_SUCCESS ? result : session.pending_error();
   }
   std::vector<StreamNumber> numbers;
   if (const CUresult bad = mark_streams(stream, &numbers)) return bad;

@@ -2,6 +2,7 @@
 // Records that belong to no entry point.
 #include "control.h"
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
@@ -65,9 +66,9 @@ CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
   wire::HeapGrow body;
   if (!task.read(&body)) session.violation(task);
   if (body.bytes == 0 || body.bytes % EXTENT_ALIGN_BYTES != 0) return CUDA_ERROR_INVALID_VALUE;
-  bool entered = false;
-  session.handles.each_context(
-      [&](Context& context) { entered = entered || session.enter(context) == CUDA_SUCCESS; });
+  const auto contexts = session.handles.contexts();
+  const bool entered = std::ranges::any_of(
+      contexts, [&](const auto& context) { return session.enter(*context) == CUDA_SUCCESS; });
   if (!entered) return CUDA_ERROR_INVALID_CONTEXT;
   control::Extent extent;
   if (!session.control->allocate_extent(body.bytes, &extent)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -81,10 +82,8 @@ CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
 }
 
 CUresult host_sync(Session& session, const Task&, ReplyWriter&) {
-  std::vector<Context> contexts;
-  session.handles.each_context([&](Context& context) { contexts.push_back(context); });
-  for (const Context& context : contexts) {
-    if (const CUresult bad = session.enter(context)) return bad;
+  for (const auto& context : session.handles.contexts()) {
+    if (const CUresult bad = session.enter(*context)) return bad;
     if (const CUresult bad = session.driver->cuCtxSynchronize()) return bad;
   }
   session.output.deliver(session.events);

@@ -16,6 +16,14 @@ void relay(void* guest_function, CUresult status) {
 
 }  // namespace
 
+CUresult create(const Session& session, Stream& stream) {
+  CUstream made = nullptr;
+  const CUresult result =
+      session.driver->cuStreamCreateWithPriority(&made, stream.flags, stream.priority);
+  if (result == CUDA_SUCCESS) stream.raw = made;
+  return result;
+}
+
 CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   wire::StreamCreate body;
   if (!task.read(&body)) session.violation(task);
@@ -23,25 +31,26 @@ CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   stream->context = session.handles.context(body.context);
   stream->context_handle = body.context;
   stream->progress = session.progress_word(body.word);
+  stream->flags = body.flags;
+  stream->priority = body.priority;
   stream->is_blocking = (body.flags & CU_STREAM_NON_BLOCKING) == 0;
   if (stream->context == nullptr || stream->progress == nullptr) session.violation(task);
   if (!is_for_device(task, *stream->context)) session.violation(task);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
-  const CUresult result =
-      session.driver->cuStreamCreateWithPriority(&stream->raw, body.flags, body.priority);
-  if (result != CUDA_SUCCESS) return result;
+  const CUresult result = create(session, *stream);
   if (!session.handles.add(body.stream, stream)) session.violation(task);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::StreamRef body;
   if (!task.read(&body)) session.violation(task);
-  const auto stream = session.handles.stream(body.stream);
+  const auto stream = session.handles.stream_or_failed(body.stream);
   if (stream == nullptr || stream->is_legacy()) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_for_device(task, *stream->context)) session.violation(task);
   session.handles.remove(body.stream);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
+  if (stream->raw == nullptr) return CUDA_SUCCESS;
   stream->window.close(*session.driver);
   return session.driver->cuStreamDestroy_v2(stream->raw);
 }
@@ -68,7 +77,8 @@ CUresult event_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::EventRef body;
   if (!task.read(&body)) session.violation(task);
   CUevent event;
-  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  // The guest looks handles up: this one's creation has failed late.
+  if (!session.handles.get(body.event, &event)) return CUDA_SUCCESS;
   session.handles.remove(body.event);
   if (const CUresult bad = session.enter(body.context)) return bad;
   return session.driver->cuEventDestroy_v2(event);

@@ -89,6 +89,22 @@ TEST_CASE("poison: who waits for a number behind the failure gets the error, too
   CHECK(seen[0] == CUDA_SUCCESS);
 }
 
+TEST_CASE("sync: the failing call itself returns its error, and nothing else is lost") {
+  const Gpu gpu;
+  const Ints data(1);
+  const CUfunction function = gpu.function("add_one");
+  CUdeviceptr dptr = data.dptr;
+  int n = 1;
+  void* params[] = {&dptr, &n};
+  const auto add = [&] {
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr);
+  };
+  CU_IS(add(), CUDA_SUCCESS);
+  CU_IS(add(), CUDA_ERROR_OUT_OF_MEMORY);
+  CU_IS(add(), CUDA_SUCCESS);
+  CHECK(data.read()[0] == 2);
+}
+
 TEST_CASE("sticky: after a corrupted context every call returns its error") {
   const Gpu gpu;
   const Ints data(1);
