@@ -37,6 +37,15 @@ std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) 
   return range;
 }
 
+uint64_t MemoryMap::device_bytes(int device) const {
+  const std::shared_lock lock(mutex_);
+  uint64_t sum = 0;
+  for (const auto& [begin, range] : ranges_) {
+    if (range.kind == MemoryKind::DEVICE && range.context->device == device) sum += range.bytes;
+  }
+  return sum;
+}
+
 void MemoryMap::forget_context(const Context& context) {
   const std::unique_lock lock(mutex_);
   std::erase_if(ranges_, [&](const auto& item) {

@@ -31,6 +31,7 @@ class MemoryMap {
   std::optional<MemoryRange> find(uint64_t address, uint64_t bytes) const;
   // Only where `address` is the beginning of a range of this kind.
   std::optional<MemoryRange> remove(uint64_t address, MemoryKind kind);
+  uint64_t device_bytes(int device) const;  // allocated and not freed
   void forget_context(const Context& context);
   void forget_module(wire::Handle module);
 
