@@ -81,6 +81,7 @@ class Vm:
         self._has_payload_disk = False
 
     def __enter__(self) -> Vm:
+        self.remove()  # what a run that was cut off has left
         try:
             self.define()
         except BaseException:
