@@ -11,6 +11,7 @@ import grp
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ HOOK_SOURCE = REPOSITORY / "host" / "libvirt_hooks" / "kvgpu"
 HOOK = Path("/etc/libvirt/hooks/qemu.d/kvgpu")
 RUNTIME_DIR = Path("/run/kvgpu")
 LIBVIRT_URI = "qemu:///system"
+VIRTLOGD_SOCKET = "/run/libvirt/virtlogd-sock"
 DAEMON_START_S = 30.0
 DAEMON_STOP_S = 15.0
 
@@ -87,6 +89,12 @@ def _libvirt_answers() -> bool:
     return subprocess.run(["virsh", "-c", LIBVIRT_URI, "uri"], capture_output=True).returncode == 0
 
 
+def _virtlogd_answers() -> bool:
+    """Return whether someone listens there: one that was killed leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(VIRTLOGD_SOCKET) == 0
+
+
 def _start(stack: contextlib.ExitStack, name: str, logs: Path) -> None:
     path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if path is None:
@@ -130,8 +138,9 @@ def libvirt(logs: Path) -> Iterator[None]:
         shutil.copyfile(HOOK_SOURCE, HOOK)
         HOOK.chmod(0o755)
         if not _libvirt_answers():
-            if not Path("/run/libvirt/virtlogd-sock").exists():
+            if not _virtlogd_answers():
                 _start(stack, "virtlogd", logs)
+                wait_until("virtlogd answers", _virtlogd_answers, DAEMON_START_S)
             _start(stack, "libvirtd", logs)
             wait_until("libvirtd answers", _libvirt_answers, DAEMON_START_S)
         elif hook_is_new:
