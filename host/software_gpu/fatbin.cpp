@@ -94,12 +94,12 @@ CUresult extract_from_container(const char* bytes, std::string* ptx) {
 
 }  // namespace
 
-CUresult extract_ptx(const void* image, std::string* ptx) {
+CUresult extract_ptx(const void* image, bool or_wrapper, std::string* ptx) {
   if (!image) return CUDA_ERROR_INVALID_VALUE;
   const char* bytes = static_cast<const char*>(image);
   uint32_t magic = 0;
   memcpy(&magic, bytes, strnlen(bytes, sizeof magic));  // no magic holds a zero byte
-  if (magic == WRAPPER_MAGIC) {
+  if (magic == WRAPPER_MAGIC && or_wrapper) {
     Wrapper wrapper;
     memcpy(&wrapper, bytes, sizeof wrapper);
     if (!wrapper.data) return CUDA_ERROR_INVALID_IMAGE;

@@ -14,8 +14,9 @@ namespace software_gpu::fatbin {
 inline constexpr uint32_t TARGET_ARCH = 80;
 
 /// Extract the PTX that suits the device best (highest target not above TARGET_ARCH).
-/// `image` is a fatbinc wrapper, a bare fat binary, an ELF file or PTX text.
+/// `image` is a bare fat binary, an ELF file, PTX text or, where `or_wrapper`, the fatbinc wrapper
+/// that nvcc leaves in a program: libraries are loaded from it, modules are not.
 /// Returns CUDA_ERROR_NO_BINARY_FOR_GPU when there is only machine code or only newer PTX.
-[[nodiscard]] CUresult extract_ptx(const void* image, std::string* ptx);
+[[nodiscard]] CUresult extract_ptx(const void* image, bool or_wrapper, std::string* ptx);
 
 }  // namespace software_gpu::fatbin

@@ -136,16 +136,19 @@ class Loopback:
 @contextmanager
 def loopback(driver: str = "software", jail: bool = True, **variables: str) -> Iterator[Loopback]:
     """Start a kvgpud; end it, and with it what it started."""
+    built = {
+        "KVGPU_WORKER": str(BUILD / "host/worker/kvgpu-worker"),
+        "KVGPU_SOFTWARE_GPU": str(BUILD / "host/software_gpu/libcuda.so.1"),
+        "KVGPU_LIBCUDA_DIR": str(BUILD / "guest/libcuda"),
+    }
     environment = {
-        **os.environ,
+        **built,
+        **os.environ,  # may name others of these, carried to a machine without a build
         # The caller's own too: where there is no .venv it leads to the run-time packages.
         "PYTHONPATH": ":".join(
             [str(ROOT / "packaging/python"), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
         "PYTHONSAFEPATH": "1",
-        "KVGPU_WORKER": str(BUILD / "host/worker/kvgpu-worker"),
-        "KVGPU_SOFTWARE_GPU": str(BUILD / "host/software_gpu/libcuda.so.1"),
-        "KVGPU_LIBCUDA_DIR": str(BUILD / "guest/libcuda"),
         **variables,
     }
     # Not pytest's: a socket's path has 107 bytes.

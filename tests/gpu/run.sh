@@ -113,7 +113,7 @@ part_runtimes() {
 part_life() { "$python" tests/gpu/life.py 60; }
 
 part_cases() { run_cases '*'; }
-part_blocking() { run_cases 'blocking:*'; }
+part_blocking() { run_cases 'blocking*'; }
 
 # The linker's libcuda.so.1 natively, kvgpu's under `kvgpu run`; one kvgpud for all.
 run_cases() { # FILTER
@@ -129,9 +129,12 @@ run_cases() { # FILTER
   while read -r name; do
     filter=--test-case=${name//,/\\,}
     n=$((n + 1))
-    echo "== native: $name" >>"$log"
-    timeout "$program_limit_s" "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
-      { echo "FAILED  natively: $name"; failed=1; }
+    # Natively a thread in the driver keeps others out of it.
+    if [[ $name != *"beyond native"* ]]; then
+      echo "== native: $name" >>"$log"
+      timeout "$program_limit_s" "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
+        { echo "FAILED  natively: $name"; failed=1; }
+    fi
     echo "== remoted: $name" >>"$log"
     KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
       "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from framework.loopback import LOOPBACK, Loopback, case_filter, case_names
 
-BLOCKING = [case for case in case_names() if case.startswith("blocking:")]
+BLOCKING = [case for case in case_names() if case.startswith("blocking")]
 CASES = [case for case in BLOCKING if "launches" in case]
 PROGRESS = [case for case in BLOCKING if "progress" in case]
 

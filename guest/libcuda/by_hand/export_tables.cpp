@@ -12,6 +12,7 @@
 #include "call.h"
 #include "context_storage.h"
 #include "generated/api.gen.h"
+#include "image_load.h"
 #include "integrity.h"
 #include "log.h"
 #include "refuse.h"
@@ -67,14 +68,14 @@ CUresult primary_context_handle(CUcontext* context, CUdevice device) {
 // How a cudart before 12 loads what nvcc registered; three ways to pass the same wrapper. What the
 // others of its arguments say is unknown: only zeros were seen.
 CUresult module_of_wrapper(CUmodule* module, const void* wrapper) {
-  return module_load_data(module, wrapper);
+  return module_load_wrapper(module, wrapper);
 }
 CUresult module_of_wrapper_extended(CUmodule* module, const void* wrapper, uint64_t a, uint64_t b,
                                     uint64_t c) {
   if (a != 0 || b != 0 || c != 0) {
     return static_cast<CUresult>(refuse_part("a module with unknown arguments from a cudart"));
   }
-  return module_load_data(module, wrapper);
+  return module_load_wrapper(module, wrapper);
 }
 CUresult module_of_header(const void* header, CUmodule* module, uint64_t a, uint64_t b,
                           uint64_t c) {

@@ -85,6 +85,13 @@ bool copy_from_program(void* to, const void* from, size_t bytes) {
   return true;
 }
 
+bool is_wrapper(const void* image) {
+  uint32_t magic = 0;
+  const auto* data = static_cast<const std::byte*>(image);
+  return copy_from_program(&magic, data, 1) && magic == (WRAPPER_MAGIC & 0xff) &&
+         read(data, &magic) && magic == WRAPPER_MAGIC;
+}
+
 std::optional<ImageBytes> measure_image(const void* image) {
   const auto* data = static_cast<const std::byte*>(image);
   uint32_t magic = 0;

@@ -13,6 +13,9 @@ struct ImageBytes {
   uint64_t bytes;
 };
 
+// What nvcc leaves in a program around a fat binary.
+bool is_wrapper(const void* image);
+
 // Nothing: no image, or one that says of itself what cannot be.
 std::optional<ImageBytes> measure_image(const void* image);
 

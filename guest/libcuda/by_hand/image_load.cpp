@@ -169,10 +169,17 @@ CUresult read_file(const char* path, std::string* bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult module_load_wrapper(CUmodule* module, const void* wrapper) {
+  if (module == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return load_module(module, measured(wrapper), 0, nullptr, nullptr);
+}
+
 CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned int numOptions,
                              CUjit_option* options, void** optionValues) {
   if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return load_module(module, measured(image), numOptions, options, optionValues);
+  // As natively: only libraries are loaded from what nvcc leaves in a program.
+  const ImageBytes bytes = is_wrapper(image) ? ImageBytes{nullptr, 0} : measured(image);
+  return load_module(module, bytes, numOptions, options, optionValues);
 }
 CUresult module_load_data(CUmodule* module, const void* image) {
   return module_load_data_ex(module, image, 0, nullptr, nullptr);

@@ -12,6 +12,9 @@ namespace kvgpu::guest {
 // `blob` names the image from then on. CUDA_ERROR_INVALID_IMAGE: not all of it is readable.
 CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob);
 
+// A module of what nvcc leaves in a program, or of the fat binary that it names.
+CUresult module_load_wrapper(CUmodule* module, const void* wrapper);
+
 // The whole file, with a zero behind it. CUDA_ERROR_FILE_NOT_FOUND: it cannot be read.
 CUresult read_file(const char* path, std::string* bytes);
 

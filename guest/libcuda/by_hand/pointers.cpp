@@ -58,8 +58,8 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
   };
   const bool alias = range.kind == MemoryKind::ALIAS;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(range.context->handle);
+    case CU_POINTER_ATTRIBUTE_CONTEXT:  // a pool is its device's, no context's
+      return put(range.kind == MemoryKind::POOL ? 0 : range.context->handle);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
@@ -111,6 +111,24 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
   }
 }
 
+// Of a pointer that is no CUDA memory, as driver 580 answers. False: it writes nothing.
+bool attribute_of_foreign(uint64_t* value, CUpointer_attribute attribute, uint64_t address) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return false;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      *value = address;
+      return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *value = static_cast<uint32_t>(-2);
+      return true;
+    default:
+      *value = 0;
+      return true;
+  }
+}
+
 }  // namespace
 
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
@@ -130,14 +148,20 @@ CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute*
   if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const auto range = memory_map().find(ptr);
   for (unsigned i = 0; i < numAttributes; ++i) {
+    if (attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||
+        attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     // CUDA 13.0 cuda.h: what does not apply to the pointer becomes null, without an error.
     uint64_t value = 0;
-    const CUresult result =
-        range ? read_attribute(&value, attributes[i], *range, ptr) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_ERROR_NOT_SUPPORTED) return result;
-    if (result != CUDA_SUCCESS) value = 0;
-    if (!range && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
-      value = static_cast<uint32_t>(-2);
+    if (range) {
+      const CUresult result = read_attribute(&value, attributes[i], *range, ptr);
+      if (result == CUDA_ERROR_NOT_SUPPORTED) return result;
+      if (result != CUDA_SUCCESS) value = 0;
+    } else if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+      return CUDA_ERROR_INVALID_VALUE;
+    } else if (!attribute_of_foreign(&value, attributes[i], ptr)) {
+      continue;
     }
     std::memcpy(data[i], &value, attribute_bytes(attributes[i]));
   }

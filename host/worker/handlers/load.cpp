@@ -8,15 +8,6 @@ namespace kvgpu::worker {
 
 namespace {
 
-// cuLibraryLoadData and cuModuleLoadData take a fat binary by its wrapper, as nvcc leaves it in a
-// program.
-struct FatbinWrapper {
-  uint32_t magic = 0x466243b1;
-  uint32_t version = 1;
-  const void* data;
-  const void* unused = nullptr;
-};
-
 template <typename Module, typename Load>
 CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load load) {
   wire::LoadImage body;
@@ -34,12 +25,8 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
   if (image.empty()) session.violation(task);
   // The driver takes no length: what an image says of its own size must lie inside of it.
   CUresult result = is_whole(image) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
-  const FatbinWrapper wrapper{.data = image.data()};
   Module module = nullptr;
-  if (result == CUDA_SUCCESS) {
-    result =
-        load(&module, is_fatbin(image) ? static_cast<const void*>(&wrapper) : image.data(), *jit);
-  }
+  if (result == CUDA_SUCCESS) result = load(&module, image.data(), *jit);
   reply.put(wire::LoadedImage{result == CUDA_SUCCESS && may_print(image), 0});
   jit->answer(session, request, reply);
   if (result != CUDA_SUCCESS) return result;

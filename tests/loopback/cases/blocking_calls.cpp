@@ -124,7 +124,7 @@ TEST_CASE("blocking: progress beside a thread in cuEventSynchronize") {
   work.check_progress([&] { CU(cuEventSynchronize(event)); }, [&] { gate.open(); });
 }
 
-TEST_CASE("blocking: progress beside a thread in the JIT compiler") {
+TEST_CASE("blocking, beyond native: progress beside a thread in the JIT compiler") {
   const Gpu gpu;
   Work work(gpu);
   const std::string ptx = long_ptx();
@@ -155,7 +155,7 @@ TEST_CASE("blocking: progress beside a thread that instantiates a graph") {
   CU(cuStreamDestroy(stream));
 }
 
-TEST_CASE("blocking: progress beside a thread in cuMemFree") {
+TEST_CASE("blocking, beyond native: progress beside a thread in cuMemFree") {
   const Gpu gpu;
   Work work(gpu);
   CUstream stuck;

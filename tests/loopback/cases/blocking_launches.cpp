@@ -42,7 +42,8 @@ class Watchdog {
 
 }  // namespace
 
-TEST_CASE("blocking: 4096 launches behind a waiting stream while another stream goes on") {
+TEST_CASE(
+    "blocking, beyond native: 4096 launches behind a waiting stream while another stream goes on") {
   const Gpu gpu;
   const Ints behind(1), beside(1);
   const CUstream waiting = make_stream(CU_STREAM_NON_BLOCKING);

@@ -142,7 +142,8 @@ TEST_CASE("pointer: attributes of memory of every kind") {
     const bool host = begin != device && begin != pooled;
     CAPTURE(host);
     const CUdeviceptr p = begin + 5000;
-    CHECK(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, p) == gpu.context);
+    CHECK(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, p) ==
+          (begin == pooled ? nullptr : gpu.context));
     CHECK(attribute<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) ==
           static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     CHECK(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p) == gpu.device);
@@ -208,5 +209,11 @@ TEST_CASE("pointer: several at once, unknown pointers, synchronous operations") 
         CUDA_ERROR_INVALID_VALUE);
   CU(cuPointerGetAttributes(3, which, values, reinterpret_cast<CUdeviceptr>(&on_stack)));
   CHECK(type == 0);
-  CHECK(base == 0);
+  CHECK(ordinal == -2);
+  CHECK(base == device);  // left as it was
+  CUpointer_attribute host_pointer = CU_POINTER_ATTRIBUTE_HOST_POINTER;
+  void* itself = nullptr;
+  void* into[] = {&itself};
+  CU(cuPointerGetAttributes(1, &host_pointer, into, reinterpret_cast<CUdeviceptr>(&on_stack)));
+  CHECK(itself == &on_stack);
 }

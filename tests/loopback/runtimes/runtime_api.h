@@ -54,13 +54,6 @@ struct PointerAttributes {  // since 11.0; 13.0 has reserved words behind it
   void* host_pointer;
   long reserved[8];
 };
-struct FatbinWrapper {  // fatbinary_section.h
-  int magic;
-  int version;
-  const void* data;
-  void* unused;
-};
-
 enum : int { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, DEVICE_TO_DEVICE = 3 };
 enum : int { MEMORY_HOST = 1, MEMORY_DEVICE = 2 };
 enum : int { SUCCESS = 0, INVALID_VALUE = 1, NOT_READY = 600 };
@@ -127,6 +120,3 @@ struct Runtime {
 
 // The PTX of a source for compute_80.
 std::string compile_to_ptx(const char* nvrtc_path, const char* source);
-
-// A fat binary that holds PTX for compute_80 alone.
-std::string make_fatbin(const std::string& ptx);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "fatbin.h"
 #include "runtime_api.h"
 
 namespace {
