@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from framework.host_services import RUNTIME_DIR, wait_until
@@ -39,15 +38,3 @@ def rounds(vm: Vm, name: str) -> int:
 def wait_for_progress(vm: Vm, name: str) -> None:
     count = rounds(vm, name)
     wait_until(f"{name} goes on", lambda: rounds(vm, name) > count, START_S)
-
-
-def worker_pids() -> set[int]:
-    pids = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if command[0].endswith(b"kvgpu-worker") and b"--session" in command:
-            pids.add(int(path.parent.name))
-    return pids

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from framework.workers import worker_pids
+
 ROOT = Path(__file__).resolve().parents[2]
 # Another build of all native parts, such as build/asan.
 BUILD = ROOT / os.environ.get("KVGPU_TEST_BUILD", "build/release")
@@ -71,18 +73,7 @@ class Loopback:
 
     def worker_pids(self) -> list[int]:
         """Return the workers of this runtime folder, whoever their parent is by now."""
-        log_dir = str(self.runtime_dir / "log")
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                name = (process / "cmdline").read_bytes().split(b"\0")[0]
-                if not name.endswith(b"kvgpu-worker"):
-                    continue
-                if os.readlink(process / "fd/2").startswith(log_dir):
-                    found.append(int(process.name))
-            except OSError:
-                continue  # it has ended
-        return found
+        return sorted(worker_pids(self.runtime_dir))
 
     def start_kvgpud(self) -> None:
         """Start the daemon and wait until it answers."""

@@ -117,7 +117,7 @@ class Vm:
 
     def wait_for_boot(self) -> None:
         """Return when commands can run in the VM, which is starting."""
-        wait_until(f"{self.name} answers", self._answers, BOOT_S)
+        wait_until(f"{self.name} answers", self.answers, BOOT_S)
         if self._has_payload_disk:
             self.check("mount -o ro /dev/vdb /payload")
 
@@ -176,8 +176,9 @@ class Vm:
         assert isinstance(result, dict)
         return result
 
-    def _answers(self) -> bool:
-        if virsh("domstate", self.name).strip() not in ("running", "paused"):
+    def answers(self) -> bool:
+        """Return whether commands can run in the VM; raise GuestError if it has ended."""
+        if virsh("domstate", self.name).strip() not in ("running", "paused", "pmsuspended"):
             raise GuestError(f"{self.name} has ended while booting: see {self.serial_log}")
         try:
             self._ask("guest-ping", {})

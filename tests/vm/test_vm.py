@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from framework.guest_image import GuestImage
-from framework.host_services import HostError, wait_until
-from framework.linger import sessions, start_linger, wait_for_progress, worker_pids
+from framework.host_services import RUNTIME_DIR, HostError, wait_until
+from framework.linger import sessions, start_linger, wait_for_progress
 from framework.vm import AS_NOBODY, Vm
+from framework.workers import worker_pids
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
@@ -27,20 +28,20 @@ def test_two_processes_compute_at_once(vm: Vm) -> None:
     for name in names:
         start_linger(vm, name)
     assert len(sessions()) == 2
-    assert len(worker_pids()) == 2
+    assert len(worker_pids(RUNTIME_DIR)) == 2
     for name in names:
         wait_for_progress(vm, name)
 
 
 def test_sigkill_of_one_ends_its_session_within_two_seconds(vm: Vm) -> None:
     killed, living = start_linger(vm, "killed"), start_linger(vm, "living")
-    workers = worker_pids()
+    workers = worker_pids(RUNTIME_DIR)
     assert len(workers) == 2
     vm.check(f"kill -KILL {killed}")
     begun = time.monotonic()
     wait_until("its session is gone", lambda: len(sessions()) == 1, 2)
     assert time.monotonic() - begun < 2
-    wait_until("its worker is gone", lambda: len(worker_pids()) == 1, 2)
+    wait_until("its worker is gone", lambda: len(worker_pids(RUNTIME_DIR)) == 1, 2)
     wait_for_progress(vm, "living")
     assert vm.run(f"kill -0 {living}").status == 0
 
@@ -58,10 +59,10 @@ def test_destroy_under_a_running_program_frees_everything(vm: Vm) -> None:
     start_linger(vm, "doomed")
     region = Path(f"/dev/shm/kvgpu-{vm.uuid()}")
     assert region.exists()
-    assert worker_pids()
+    assert worker_pids(RUNTIME_DIR)
     vm.destroy()
     wait_until("the session is gone", lambda: not sessions(), 5)
-    wait_until("the worker is gone", lambda: not worker_pids(), 5)
+    wait_until("the worker is gone", lambda: not worker_pids(RUNTIME_DIR), 5)
     wait_until("the region is gone", lambda: not region.exists(), 5)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from framework.guest_image import GuestImage
 from framework.host_services import RUNTIME_DIR, kvgpud, virsh, wait_until
-from framework.linger import rounds, sessions, start_linger, wait_for_progress, worker_pids
+from framework.linger import rounds, sessions, start_linger, wait_for_progress
 from framework.vm import Vm
+from framework.workers import worker_pids
 
 from kvgpu.host.client import ApiClient
 from kvgpu.host.messages import HostStatusRequest
@@ -41,7 +42,7 @@ def test_kvgpud_restart_by_kill_9_is_not_noticed(
         os.kill(api.ask(HostStatusRequest())["pid"], signal.SIGKILL)
     wait_for_progress(vm, "staying")
     vm.check(f"kill -KILL {dying}")
-    assert len(worker_pids()) == 2, "nobody can know yet"
+    assert len(worker_pids(RUNTIME_DIR)) == 2, "nobody can know yet"
     daemons.enter_context(kvgpud(host / "second"))
     wait_until("the dead one's session is gone", lambda: len(sessions()) == 1, 20)
     assert sessions() == [before[staying]]
@@ -60,6 +61,21 @@ def test_vm_paused_and_resumed(vm: Vm) -> None:
     assert sessions() == before
 
 
+@pytest.mark.parametrize("state", ["freeze", "mem"])
+def test_guest_suspended_and_resumed(vm: Vm, state: str) -> None:
+    start_linger(vm, "steady")
+    before = sessions()
+    slept = vm.check("cat /sys/power/suspend_stats/success")
+    vm.spawn(f"rtcwake --mode {state} --seconds 10")
+    wait_until(
+        "the guest has slept and is back",
+        lambda: vm.answers() and vm.check("cat /sys/power/suspend_stats/success") != slept,
+        120,
+    )
+    wait_for_progress(vm, "steady")
+    assert sessions() == before
+
+
 def test_clock_stepped_in_the_guest(vm: Vm) -> None:
     start_linger(vm, "steady")
     before = sessions()
@@ -71,7 +87,7 @@ def test_clock_stepped_in_the_guest(vm: Vm) -> None:
 
 def test_reboot_of_the_guest_ends_sessions_and_zeroes_their_memory(vm: Vm) -> None:
     start_linger(vm, "doomed")
-    (worker,) = worker_pids()
+    (worker,) = worker_pids(RUNTIME_DIR)
     arguments = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
     block = int(arguments[arguments.index("--block-offset") + 1])
     boot_id = vm.check("cat /proc/sys/kernel/random/boot_id")
@@ -80,7 +96,7 @@ def test_reboot_of_the_guest_ends_sessions_and_zeroes_their_memory(vm: Vm) -> No
         assert os.pread(region, 4096, block).strip(b"\0")
         vm.spawn("reboot -f")
         wait_until("its session is gone", lambda: not sessions(), 120)
-        wait_until("its worker is gone", lambda: not worker_pids(), 5)
+        wait_until("its worker is gone", lambda: not worker_pids(RUNTIME_DIR), 5)
         assert not os.pread(region, 16 << 20, block).strip(b"\0")
     finally:
         os.close(region)
