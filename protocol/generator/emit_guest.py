@@ -107,7 +107,7 @@ def plain_cpp(model: Model) -> str:
         "namespace kvgpu::guest {\n\n"
     )
     for row in model.rows:
-        if row.plain:
+        if row.plain_stub:
             text += _plain(row)
     return text + "}  // namespace kvgpu::guest\n"
 

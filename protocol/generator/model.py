@@ -11,7 +11,7 @@ from pathlib import Path
 CLASSES = frozenset({"local", "async", "sync", "completion", "bulk", "callback"})
 ROW_KEYS = frozenset(
     "class opcode wire stream blocks poisoned destroys deferred allowed_in_capture context"
-    " limits".split()
+    " limits stub".split()
 )
 ROUTES = frozenset({"enqueue", "execute", "block", "direct", "event"})
 
@@ -62,6 +62,7 @@ class Row:
     cls: str
     opcode: int | None = None
     plain: bool = False
+    plain_stub: bool = False  # the guest's half of a plain row, too
     stream: str | None = None
     blocks: bool = False
     runs_poisoned: bool = False
@@ -230,6 +231,7 @@ def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) ->
         cls=cls,
         opcode=opcode,
         plain=entry.get("wire") == "plain",
+        plain_stub=entry.get("wire") == "plain" and entry.get("stub") != "by hand",
         stream=None if stream is None else str(stream),
         blocks=bool(entry.get("blocks", False)),
         runs_poisoned=entry.get("poisoned") == "runs",

@@ -4,6 +4,7 @@
 #include "call.h"
 #include "generated/api.gen.h"
 #include "log.h"
+#include "memory_limit.h"
 #include "memory_map.h"
 
 namespace kvgpu::guest {
@@ -28,6 +29,8 @@ CUresult mem_alloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
+  const Allowance allowance(call, bytesize);
+  if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   wire::MemAllocated out;
   const wire::MemAlloc body{call.context(), bytesize};
   CUresult result = call.sync(wire::Op::cuMemAlloc_v2, body, &out);
@@ -41,6 +44,9 @@ CUresult mem_alloc_pitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
   if (dptr == nullptr || pPitch == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
+  constexpr size_t ROW_UNIT = 512;  // at least what the pitch is rounded to
+  const Allowance allowance(call, (WidthInBytes + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT * Height);
+  if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   wire::MemAllocatedPitch out;
   const wire::MemAllocPitch body{call.context(), WidthInBytes, Height, ElementSizeBytes, 0};
   CUresult result = call.sync(wire::Op::cuMemAllocPitch_v2, body, &out);

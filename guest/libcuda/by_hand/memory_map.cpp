@@ -37,6 +37,16 @@ std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) 
   return range;
 }
 
+uint64_t MemoryMap::device_bytes(int device) const {
+  const std::shared_lock lock(mutex_);
+  uint64_t sum = 0;
+  for (const auto& [begin, range] : ranges_) {
+    const bool allocated = range.kind == MemoryKind::DEVICE || range.kind == MemoryKind::POOL;
+    if (allocated && range.context->device == device) sum += range.bytes;
+  }
+  return sum;
+}
+
 void MemoryMap::set_sync_memops(uint64_t address, bool on) {
   const std::unique_lock lock(mutex_);
   const auto after = ranges_.upper_bound(address);

@@ -62,6 +62,7 @@ class MemoryMap {
   bool overlaps(uint64_t address, uint64_t bytes) const;
   // What was made in the context; its host memory is the caller's to give back.
   std::vector<MemoryRange> take_context(const Context& context);
+  uint64_t device_bytes(int device) const;  // allocated and not freed
   void forget_module(wire::Handle module);
 
  private:

@@ -6,6 +6,7 @@
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "log.h"
+#include "memory_limit.h"
 #include "memory_map.h"
 #include "refuse.h"
 
@@ -44,6 +45,8 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (enqueue.capture() != nullptr) return refuse_in_capture();
+  const Allowance allowance(enqueue.call(), bytes);
+  if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   Stream& target = enqueue.stream();
   const wire::MemAllocAsync body{target.context->handle, target.handle, pool, bytes};
   wire::MemAllocated out;

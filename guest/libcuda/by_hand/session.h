@@ -20,6 +20,7 @@
 #include "kvgpu/layout.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/ring.h"
+#include "log.h"
 #include "objects.h"
 
 namespace kvgpu::guest {
@@ -164,6 +165,10 @@ class Session {
         if (const CUresult bad = wait_for_room(len_bytes)) return bad;
       }
       commands_.write(header, parts...);
+    }
+    if (logs(Level::TRACE)) [[unlikely]] {
+      log(Level::TRACE, "opcode %u, %u bytes, call %llu", header.opcode, len_bytes,
+          static_cast<unsigned long long>(header.call_id));
     }
     kick_if_asleep();
     return CUDA_SUCCESS;

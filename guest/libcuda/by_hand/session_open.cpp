@@ -17,6 +17,7 @@
 #include "log.h"
 #include "region_memory.h"
 #include "session.h"
+#include "settings.h"
 #include "waiter.h"
 
 namespace kvgpu::guest {
@@ -64,7 +65,8 @@ CUresult Session::open() {
   if (is_open()) return CUDA_SUCCESS;
   const std::lock_guard lock(open_mutex_);
   if (is_open()) return CUDA_SUCCESS;
-  CUresult result = connect();
+  CUresult result = check_settings();
+  if (result == CUDA_SUCCESS) result = connect();
   if (result == CUDA_SUCCESS) result = greet();
   if (result != CUDA_SUCCESS) {
     forget_connection();
@@ -213,10 +215,14 @@ CUresult Session::greet() {
   minor_ = std::min(static_cast<uint16_t>(reply.version), control::PROTOCOL_MINOR);
   features_ = reply.features & control::FEATURES;
   driver_version_ = std::min(reply.driver_version, static_cast<int>(CUDA_VERSION));
-  devices_.resize(reply.n_devices);
-  for (uint32_t i = 0; i < reply.n_devices; ++i) {
-    std::memcpy(&devices_[i].info, buffer.data() + sizeof reply + i * sizeof(wire::DeviceInfo),
-                sizeof(wire::DeviceInfo));
+  const uint64_t wanted = settings().devices;
+  devices_.resize(wanted == 0 ? reply.n_devices : std::min<uint64_t>(wanted, reply.n_devices));
+  for (uint32_t i = 0; i < devices_.size(); ++i) {
+    wire::DeviceInfo& info = devices_[i].info;
+    std::memcpy(&info, buffer.data() + sizeof reply + i * sizeof info, sizeof info);
+    if (const uint64_t limit = memory_limit_bytes()) {
+      info.total_bytes = std::min<uint64_t>(info.total_bytes, limit);
+    }
     // The handle of the primary context exists before anybody retains it.
     Context* const context = tables().contexts.create();
     context->device = static_cast<int>(i);
@@ -224,6 +230,8 @@ CUresult Session::greet() {
     context->id = next_context_id();
     devices_[i].primary = context;
   }
+  log(Level::INFO, "session %u: %zu of %u devices, driver %d", session_id_, devices_.size(),
+      reply.n_devices, reply.driver_version);
   open_.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
 }

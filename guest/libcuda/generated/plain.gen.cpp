@@ -73,20 +73,6 @@ CUresult ctx_reset_persisting_l2_cache() {
   return call.sync(wire::Op::cuCtxResetPersistingL2Cache, in);
 }
 
-CUresult mem_get_info_v2(size_t* free, size_t* total) {
-  if (free == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (total == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  const wire::cuMemGetInfo_v2_in in{call.context()};
-  wire::cuMemGetInfo_v2_out out;
-  const CUresult result = call.sync(wire::Op::cuMemGetInfo_v2, in, &out);
-  if (result != CUDA_SUCCESS) return result;
-  *free = static_cast<size_t>(out.free);
-  *total = static_cast<size_t>(out.total);
-  return CUDA_SUCCESS;
-}
-
 CUresult mem_pool_destroy(CUmemoryPool pool) {
   Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
