@@ -10,12 +10,12 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvgpu.host import cuda_errors
-from kvgpu.host.errors import DaemonError, KvgpuError
+from kvgpu.host.errors import ConfigError, DaemonError, KvgpuError
 from kvgpu.host.local_runs import LocalRuns
 from kvgpu.host.messages import (
     MAX_LINE_BYTES,
@@ -32,6 +32,7 @@ from kvgpu.host.messages import (
     encode_reply,
 )
 from kvgpu.host.sessions import SessionBroker
+from kvgpu.host.stream_runs import StreamRun
 from kvgpu.host.vms import VmRegistry
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,14 @@ class Peer(NamedTuple):
 
     pid: int
     uid: int
+
+
+@dataclass(slots=True)
+class Runs:
+    """What was asked for on one connection."""
+
+    local: list[int] = field(default_factory=list)
+    streams: list[StreamRun] = field(default_factory=list)
 
 
 class ApiServer:
@@ -65,6 +74,7 @@ class ApiServer:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._ends_runs = True
+        self._n_streams = 0
 
     async def start(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -96,7 +106,7 @@ class ApiServer:
         task = asyncio.current_task()
         assert task
         self._connections.add(task)
-        runs: list[int] = []
+        runs = Runs()
         peer = _peer(writer)
         try:
             while line := await reader.readline():
@@ -108,11 +118,13 @@ class ApiServer:
             pass  # kvgpud ends; what follows must still be done
         finally:
             writer.close()
-            for run in runs if self._ends_runs else ():
+            for stream in runs.streams:  # they end with kvgpud, too
+                await stream.close()
+            for run in runs.local if self._ends_runs else ():
                 await self._runs.end(run)
             self._connections.discard(task)
 
-    async def _answer(self, line: bytes, peer: Peer, runs: list[int]) -> bytes:
+    async def _answer(self, line: bytes, peer: Peer, runs: Runs) -> bytes:
         try:
             return encode_reply(await self._act(decode_request(line), peer, runs))
         except KvgpuError as error:
@@ -120,7 +132,7 @@ class ApiServer:
         except OSError as error:
             return encode_error(str(error), "see kvgpud's log")
 
-    async def _act(self, request: Request, peer: Peer, runs: list[int]) -> dict[str, Any]:
+    async def _act(self, request: Request, peer: Peer, runs: Runs) -> dict[str, Any]:
         match request:
             case HookRequest(operation=operation, domain_xml=domain_xml):
                 _require_owner(peer.uid)
@@ -136,10 +148,18 @@ class ApiServer:
                 return await self._kill(number)
             case VmListRequest():
                 return {"vms": [asdict(vm.info()) for vm in self._vms.vms.values()]}
-            case RunRequest(pinned_bytes=pinned_bytes):
+            case RunRequest(transport="shared", pinned_bytes=pinned_bytes):
                 number, path = self._runs.begin(peer.pid, peer.uid, pinned_bytes)
-                runs.append(number)
+                runs.local.append(number)
                 return {"socket": str(path)}
+            case RunRequest(transport="stream", pinned_bytes=pinned_bytes):
+                self._n_streams += 1
+                folder = self.path.parent / "run" / f"stream-{self._n_streams}"
+                run = await StreamRun.start(self._broker, folder, peer.uid, pinned_bytes)
+                runs.streams.append(run)
+                return {"socket": str(run.path)}
+            case RunRequest(transport=transport):
+                raise ConfigError(f"no transport {transport!r}", hint="use shared or stream")
 
     async def _kill(self, number: int) -> dict[str, Any]:
         session = self._broker.sessions.get(number)

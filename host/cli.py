@@ -24,6 +24,7 @@ from kvgpu.host.errors import ConfigError, DaemonError, KvgpuError
 from kvgpu.host.messages import (
     HostStatusRequest,
     Request,
+    RunRequest,
     SessionKillRequest,
     SessionListRequest,
     VmListRequest,
@@ -58,13 +59,21 @@ def run(
     no_jail: Annotated[
         bool, typer.Option("--no-jail", help="No namespaces; starts a private kvgpud.")
     ] = False,
+    transport: Annotated[
+        str,
+        typer.Option(
+            envvar="KVGPU_TRANSPORT",
+            help="shared, or stream: as in a VM that shares no memory with its host (slow).",
+        ),
+    ] = "shared",
     runtime_dir: _RuntimeDir = paths.RUNTIME_DIR,
 ) -> None:
     """Run a program of this host on the GPUs kvgpud serves, without a VM."""
     private: run_command.Private | None = None
     if driver or no_jail or not run_command.answers(runtime_dir):
         private = run_command.Private(driver or "auto", no_jail, log)
-    raise typer.Exit(run_command.run(command, runtime_dir, parse_size(pinned), private))
+    request = RunRequest(parse_size(pinned), transport)
+    raise typer.Exit(run_command.run(command, runtime_dir, request, private))
 
 
 @app.command()

@@ -21,9 +21,14 @@ PROTOCOL_MINOR = 2
 FEATURES = 2  # REFUSED_CALL records
 # The windows a client may choose from; the C++ form is in protocol/include/kvgpu/layout.h.
 WINDOWS = (0x3000_0000_0000, 0x2000_0000_0000, 0x4000_0000_0000, 0x5000_0000_0000)
+# In OPEN and OPENED: guest and host share no memory (PROTOCOL.md §7).
+FEATURE_BYTE_STREAM = 1 << 8
 MAX_PAYLOAD_BYTES = 4096
+MAX_STREAM_PAYLOAD_BYTES = 64 << 10
+STREAM_FORM_TYPES = range(32, 48)
 HEADER = struct.Struct("<IHHII")
 MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
+MAX_STREAM_FRAME_BYTES = HEADER.size + MAX_STREAM_PAYLOAD_BYTES
 MAGIC = 0x4347564B
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
 
@@ -222,6 +227,17 @@ class Sessions(Body):
         return cls(struct.unpack_from(f"<{n_numbers}I", payload))
 
 
+@dataclass(frozen=True, slots=True)
+class StreamForm(Body):
+    """Any frame of a byte-stream session: kvgpud passes it on as it is."""
+
+    frame_type: int
+    payload: bytes
+
+    def pack(self) -> bytes:
+        return self.payload
+
+
 BODIES: dict[int, type[Body]] = {
     body.TYPE: body
     for body in (
@@ -240,7 +256,13 @@ class Frame:
 
     def encode(self) -> bytes:
         payload = self.body.pack()
-        return HEADER.pack(MAGIC, self.body.TYPE, 0, len(payload), self.id) + payload
+        body = self.body
+        frame_type = body.frame_type if isinstance(body, StreamForm) else body.TYPE
+        return HEADER.pack(MAGIC, frame_type, 0, len(payload), self.id) + payload
+
+
+def _max_payload_bytes(frame_type: int) -> int:
+    return MAX_STREAM_PAYLOAD_BYTES if frame_type in STREAM_FORM_TYPES else MAX_PAYLOAD_BYTES
 
 
 def decode(message: bytes) -> Frame:
@@ -253,8 +275,10 @@ def decode(message: bytes) -> Frame:
     magic, frame_type, _flags, len_bytes, frame_id = HEADER.unpack_from(message)
     if magic != MAGIC or len_bytes != len(message) - HEADER.size:
         raise ProtocolError(f"bad frame header: magic {magic:#x}, length {len_bytes}")
-    if len_bytes > MAX_PAYLOAD_BYTES:
-        raise ProtocolError(f"a payload of {len_bytes} bytes is above {MAX_PAYLOAD_BYTES}")
+    if len_bytes > _max_payload_bytes(frame_type):
+        raise ProtocolError(f"a payload of {len_bytes} bytes is too long for type {frame_type}")
+    if frame_type in STREAM_FORM_TYPES:
+        return Frame(StreamForm(frame_type, message[HEADER.size :]), frame_id)
     body = BODIES.get(frame_type)
     if body is None:
         raise ProtocolError(f"unknown frame type {frame_type}")
@@ -275,8 +299,8 @@ class StreamDecoder:
         """Take `data` and yield the frames that are complete now."""
         self._buffer += data
         while self._align() and len(self._buffer) >= HEADER.size:
-            len_bytes = HEADER.unpack_from(self._buffer)[3]
-            if len_bytes > MAX_PAYLOAD_BYTES:
+            _, frame_type, _, len_bytes, _ = HEADER.unpack_from(self._buffer)
+            if len_bytes > _max_payload_bytes(frame_type):
                 self._skip(len(_MAGIC_BYTES), f"length {len_bytes}")
                 continue
             end = HEADER.size + len_bytes

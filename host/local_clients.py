@@ -19,7 +19,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvgpu.host.control_frames import Frame, Kick, Open, Ping, Pong, Query, Refused
+from kvgpu.host.control_frames import (
+    FEATURE_BYTE_STREAM,
+    Frame,
+    Kick,
+    Open,
+    Ping,
+    Pong,
+    Query,
+    Refused,
+)
 from kvgpu.host.errors import SessionError
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
 from kvgpu.host.orphans import Orphan
@@ -203,7 +212,8 @@ class LocalClient:
         match frame.body:
             case Open() as request if self._opening is None:
                 # The client's own word for who it is does not count.
-                request = replace(request, pid=self._pid, uid=self._uid)
+                features = request.features & ~FEATURE_BYTE_STREAM
+                request = replace(request, features=features, pid=self._pid, uid=self._uid)
                 self._opening = asyncio.create_task(self._open(request, frame.id))
             case Kick() if self._session:
                 self._session.kick()

@@ -49,10 +49,14 @@ class VmListRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """Asks for a region and a client socket of its own; both live as long as this connection."""
+    """Asks for a region and a client socket of its own; both live as long as this connection.
+
+    `transport`: "shared", or "stream" for the form of VMs that share no memory with their host.
+    """
 
     OP: ClassVar[str] = "run"
     pinned_bytes: int
+    transport: str = "shared"
 
 
 Request: TypeAlias = (

@@ -26,6 +26,13 @@ def find_worker() -> Path:
     return _find("kvgpu-worker", "KVGPU_WORKER", "host/worker/kvgpu-worker", LIBEXEC_DIR)
 
 
+def find_agent() -> Path:
+    return _find(
+        "kvgpu-agentd (package kvgpu-guest)",
+        *("KVGPU_AGENTD", "guest/agent/kvgpu-agentd", LIBEXEC_DIR),
+    )
+
+
 def find_software_gpu() -> Path:
     return _find(
         "the software GPU",

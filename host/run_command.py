@@ -46,11 +46,11 @@ def answers(runtime_dir: Path) -> bool:
     return True
 
 
-def run(command: list[str], runtime_dir: Path, pinned_bytes: int, private: Private | None) -> int:
+def run(command: list[str], runtime_dir: Path, request: RunRequest, private: Private | None) -> int:
     """Run `command` with kvgpu's libcuda.so.1 and return its exit status (128 + N for signal N)."""
     libcuda_dir = paths.find_libcuda_dir()
     with _private_kvgpud(private) if private else ApiClient(runtime_dir) as api:
-        socket_path = api.ask(RunRequest(pinned_bytes))["socket"]
+        socket_path = api.ask(request)["socket"]
         environment = dict(os.environ)
         earlier = environment.get("LD_LIBRARY_PATH")
         environment["LD_LIBRARY_PATH"] = f"{libcuda_dir}:{earlier}" if earlier else str(libcuda_dir)

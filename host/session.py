@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from kvgpu.host import cuda_errors
 from kvgpu.host.complaints import Complaints
 from kvgpu.host.control_frames import (
+    FEATURE_BYTE_STREAM,
     FEATURES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
@@ -30,6 +32,7 @@ from kvgpu.host.messages import SessionInfo
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.processes import start_ticks
 from kvgpu.host.session_store import SessionRecord, SessionStore
+from kvgpu.host.stream_relay import StreamRelay
 from kvgpu.host.worker_process import WorkerProcess, start_worker
 
 _log = logging.getLogger(__name__)
@@ -66,6 +69,7 @@ class Session:
         self.state = "starting"
         self.block_offset = block_offset
         self.worker: WorkerProcess | None = None
+        self.relay: StreamRelay | None = None  # where the client shares no memory with the worker
         self.gone = asyncio.Event()
         self._store = store
         self._extents: dict[int, tuple[int, int]] = {}  # offset -> bytes, worker's request
@@ -78,14 +82,24 @@ class Session:
         text = self.request.comm.split(b"\0")[0].decode("ascii", "replace")
         return "".join(c if c.isprintable() and c.isascii() else "?" for c in text) or "?"
 
+    @property
+    def is_byte_stream(self) -> bool:
+        return bool(self.request.features & FEATURE_BYTE_STREAM)
+
     def start(self, command: list[str], grace_s: float) -> None:
         """Start the worker. Raises OSError."""
-        listener = self._store.listen(self.number)
+        extra: socket.socket | None
+        if self.is_byte_stream:
+            ours, extra = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.relay = StreamRelay(ours, self.number)
+            command = [*command, "--stream"]
+        else:
+            extra = self._store.listen(self.number)
         try:
-            handle = start_worker(command, self.region.fd, self.log, listener)
+            handle = start_worker(command, self.region.fd, self.log, extra)
         finally:
-            if listener:
-                listener.close()
+            if extra:
+                extra.close()
         self.worker = WorkerProcess(handle, grace_s, self._on_worker_request)
 
     def resume(self, orphan: Orphan, grace_s: float) -> None:
@@ -104,6 +118,8 @@ class Session:
 
     def save(self) -> None:
         """Write down what the next kvgpud must know. Raises OSError."""
+        if self.is_byte_stream:
+            return  # it ends with this one
         assert self.worker
         self._store.save(
             SessionRecord(
@@ -129,7 +145,8 @@ class Session:
 
     def opened(self) -> Opened:
         return Opened(
-            *(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES & self.request.features),
+            *(PROTOCOL_MAJOR, PROTOCOL_MINOR),
+            (FEATURES | FEATURE_BYTE_STREAM) & self.request.features,
             *(self.number, 0, self.block_offset, BLOCK_BYTES, self.region.size_bytes),
         )
 
@@ -169,6 +186,8 @@ class Session:
                 _log.error("session %d: block left taken: %s", self.number, error)
         self._extents.clear()
         self._store.remove(self.number)
+        if self.relay:
+            self.relay.close()
         self.state = "ending"
         self.gone.set()
 

@@ -250,7 +250,7 @@ class SessionBroker:
             *("--window", f"{session.request.window:#x}"),
             *("--driver", str(driver.path)),
         ]
-        if settings.store.away_limit_s:
+        if settings.store.away_limit_s and not session.is_byte_stream:
             command += ["--away-s", str(settings.store.away_limit_s)]
         if settings.ids:
             uid, gid = settings.ids

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 from kvgpu.host import cuda_errors
 from kvgpu.host.complaints import Complaints
@@ -29,6 +28,7 @@ from kvgpu.host.control_frames import (
     Refused,
     Sessions,
     StreamDecoder,
+    StreamForm,
     Welcome,
 )
 from kvgpu.host.errors import KvgpuError, RegionError, SessionError
@@ -47,6 +47,10 @@ _MAX_FRAMES_PER_S = 5000
 _MAX_UNREAD_BYTES = 256 << 10  # answers a guest leaves unread before it is cut off
 
 
+# Opens the byte stream to the VM's agent; an OSError means: not there yet.
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
 class VmChannel:
     """Keeps the connection while the VM is known; a lost connection ends the VM's sessions.
 
@@ -57,7 +61,7 @@ class VmChannel:
         self,
         broker: SessionBroker,
         vm: str,
-        path: Path,
+        connect: Connect,
         region: Region,
         check_isolation: Callable[[], Awaitable[None]],
         orphans: Sequence[Orphan] = (),
@@ -66,7 +70,7 @@ class VmChannel:
         self.sessions: dict[int, Session] = {}
         self._broker = broker
         self._vm = vm
-        self._path = path
+        self._connect = connect
         self._region = region
         self._check_isolation = check_isolation
         self._complaints = Complaints(_log, vm)
@@ -74,6 +78,7 @@ class VmChannel:
         self._unconfirmed: set[int] = set()  # taken up; the agent has not yet said that it has them
         self._opening: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
+        self._turn = asyncio.Lock()  # of the sessions whose data waits for room in the channel
         self._look_now = asyncio.Event()
         for orphan in orphans:
             self._resume(orphan)
@@ -89,10 +94,11 @@ class VmChannel:
         await self._broker.end(list(self.sessions.values()))
 
     async def leave(self) -> None:
-        """Hang up; the sessions go on for the next kvgpud."""
+        """Hang up; the sessions that share memory with the VM go on for the next kvgpud."""
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._end_opening()
+        await self._broker.end([s for s in self.sessions.values() if s.is_byte_stream])
 
     def _resume(self, orphan: Orphan) -> None:
         orphan.close_region()  # the VM's has a name
@@ -110,7 +116,7 @@ class VmChannel:
         deadline_s = time.monotonic() + _QEMU_LIMIT_S
         while True:
             try:
-                reader, self._writer = await asyncio.open_unix_connection(str(self._path))
+                reader, self._writer = await self._connect()
             except OSError:
                 self._look_now.clear()
                 try:
@@ -178,6 +184,10 @@ class VmChannel:
                 self.sessions[frame.id].kick()
             case Close() | Pong():
                 pass  # of a session that has ended meanwhile
+            case StreamForm() if frame.id in self.sessions:
+                await self._pass_on(self.sessions[frame.id], frame)
+            case StreamForm():
+                pass  # as above
             case Ping():
                 self._send(Frame(Pong(), frame.id))
             case body:
@@ -223,6 +233,21 @@ class VmChannel:
             return
         self.sessions[session.number] = session
         self._send(Frame(session.opened(), request_number))
+        if session.relay:
+            session.relay.start(
+                self._send_data, lambda why: session.end((cuda_errors.UNKNOWN, why))
+            )
+
+    async def _pass_on(self, session: Session, frame: Frame) -> None:
+        if session.relay and not await session.relay.to_worker(frame):
+            session.end((cuda_errors.UNKNOWN, "its worker does not read what the guest sends"))
+
+    async def _send_data(self, frame: Frame) -> None:
+        """Send a frame of a session's data; return once there is room for the next one."""
+        async with self._turn:
+            if self._writer and not self._writer.is_closing():
+                self._writer.write(frame.encode())
+                await self._writer.drain()
 
     def _on_session_end(self, session: Session) -> None:
         if self.sessions.pop(session.number, None):

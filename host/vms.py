@@ -8,6 +8,7 @@ import logging
 import os
 import pwd
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -146,7 +147,8 @@ class VmRegistry:
         orphans: Sequence[Orphan] = (),
     ) -> None:
         channel = VmChannel(
-            *(self._broker, definition.name, Path(definition.channel_path), region),
+            *(self._broker, definition.name),
+            *(partial(asyncio.open_unix_connection, definition.channel_path), region),
             self._check_isolation,
             orphans,
         )

@@ -143,9 +143,12 @@ class WorkerProcess:
 
 
 def start_worker(
-    command: list[str], region_fd: int, log_path: Path, listener: socket.socket | None
+    command: list[str], region_fd: int, log_path: Path, extra: socket.socket | None
 ) -> WorkerHandle:
-    """Start `command`; on `listener` it waits for the next kvgpud. Raises OSError."""
+    """Start `command`; `extra` becomes its descriptor 6. Raises OSError.
+
+    That is where it waits for the next kvgpud, or in the byte-stream form its data socket.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.ExitStack() as undo:  # if a step fails
         undo.callback(ours.close)
@@ -153,8 +156,8 @@ def start_worker(
             kick_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             undo.callback(os.close, kick_fd)
             fds = [theirs.fileno(), region_fd, kick_fd]
-            if listener:
-                fds.append(listener.fileno())
+            if extra:
+                fds.append(extra.fileno())
             pid = _spawn(command, fds, log_path)
         undo.callback(_kill_and_wait, pid)
         pidfd = os.pidfd_open(pid)

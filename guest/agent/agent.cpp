@@ -39,7 +39,11 @@ Agent::Agent(Options options)
       link_(loop_, {.connected = [this] { on_connected(); },
                     .disconnected = [this] { on_disconnected(); },
                     .frame = [this](const Frame& frame) { on_host_frame(frame); },
-                    .writable = [this] { set_reading(true); }}) {}
+                    .writable =
+                        [this] {
+                          set_reading(true);
+                          link_has_room_ = true;
+                        }}) {}
 
 bool Agent::run(int signal_fd) {
   if (!loop_.open() || !loop_.add(signal_fd, EPOLLIN, [this](uint32_t) { stopping_ = true; })) {
@@ -55,6 +59,7 @@ bool Agent::run(int signal_fd) {
     look_for_host();
     expire_held();
     if (!link_.is_connected() && region_) check_workers();
+    pump_due_streams();
   }
   log("stopping; %zu client(s) keep their sessions", clients_.size());
   unlink(options_.socket_path.c_str());
@@ -134,17 +139,23 @@ void Agent::adopt_sessions() {
 
 void Agent::look_for_host() {
   if (link_.is_connected()) return;
-  if (!region_) region_ = open_region(options_.region_path, &region_problem_);
+  if (!region_ && !options_.no_region) region_ = open_region(options_.region_path, &region_problem_);
   const std::string port = options_.port_path.empty() ? find_port() : options_.port_path;
-  if ((!region_ || port.empty()) && !told_what_is_missing_) {
+  const bool is_region_missing = !region_ && !is_stream_form();
+  if ((is_region_missing || port.empty()) && !told_what_is_missing_) {
     told_what_is_missing_ = true;
-    log("waiting: %s", !region_ ? region_problem_.c_str() : "no virtio-serial port org.kvgpu.0");
+    log("waiting: %s",
+        is_region_missing ? region_problem_.c_str() : "no virtio-serial port org.kvgpu.0");
   }
-  if (region_ && !port.empty()) link_.try_connect(port);
+  if (!is_region_missing && !port.empty()) link_.try_connect(port);
 }
 
 int Agent::next_timeout_ms() const {
-  if (!region_) return static_cast<int>(RETRY_WITHOUT_DEVICE.count());
+  if (const auto look = next_stream_look()) {
+    const auto left = std::chrono::ceil<milliseconds>(*look - Clock::now());
+    return static_cast<int>(std::clamp(left, milliseconds{0}, RETRY).count());
+  }
+  if (!region_ && !link_.is_connected()) return static_cast<int>(RETRY_WITHOUT_DEVICE.count());
   if (!link_.is_connected()) return static_cast<int>(RETRY.count());
   const bool any_held = std::ranges::any_of(
       clients_, [](const Client& client) { return client.stage == Client::Stage::HELD; });
@@ -226,6 +237,10 @@ bool Agent::handle_client_frame(Client& client, const Frame& frame) {
     case Type::KICK:
       if (client.stage == Client::Stage::ENDED) return true;  // CLOSED is on its way
       if (client.stage != Client::Stage::OPEN || frame.id != client.session) return false;
+      if (client.stream) {
+        pump_stream(client);
+        return true;
+      }
       // Not welcomed means that an earlier agent's successor waits: on_welcome kicks in its stead.
       if (welcomed_) link_.send(Frame{Type::KICK, client.session, {}});
       return true;
@@ -247,7 +262,7 @@ bool Agent::open_session(Client& client, const Frame& frame) {
   client.client_request = frame.id;
   client.held_until = Clock::now() + HOLD;
   client.stage = Client::Stage::HELD;
-  if (!region_) {
+  if (!region_ && !is_stream_form()) {
     refuse(client, CUDA_ERROR_NO_DEVICE, region_problem_);
   } else if (!refusal_.empty()) {
     refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
@@ -260,7 +275,10 @@ bool Agent::open_session(Client& client, const Frame& frame) {
 void Agent::ask_host(Client& client) {
   client.request = ++last_request_;
   client.stage = Client::Stage::ASKED;
-  link_.send(make_frame(Type::OPEN, client.request, client.open));
+  control::Open open = client.open;
+  open.features &= ~control::FEATURE_BYTE_STREAM;  // not the client's to say
+  if (is_stream_form()) open.features |= control::FEATURE_BYTE_STREAM;
+  link_.send(make_frame(Type::OPEN, client.request, open));
 }
 
 bool Agent::send_to_client(Client& client, const Frame& frame, int fd_to_pass) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,12 +21,14 @@
 #include "host_link.h"
 #include "process.h"
 #include "state.h"
+#include "stream_session.h"
 #include "unique_fd.h"
 
 namespace kvgpu::agent {
 
 struct Options {
   std::string region_path;  // empty: look for the PCI device
+  bool no_region = false;   // do not look: sessions of the byte-stream form
   std::string port_path;    // empty: look for the virtio-serial port
   std::string socket_path = control::GUEST_SOCKET;
   std::string state_path = "/run/kvgpu/agent.state";
@@ -63,6 +66,7 @@ class Agent {
       Clock::time_point changed_at, looked_at;
     } beat{};  // of its worker, looked at while the host is away
     control::Open open{};
+    std::unique_ptr<StreamSession> stream;  // where the VM shares no memory with its host
     Clock::time_point held_until;
   };
 
@@ -70,6 +74,8 @@ class Agent {
   void adopt_sessions();
   void look_for_host();
   int next_timeout_ms() const;
+  // No region is there, and none is told to be: the port alone has to do.
+  bool is_stream_form() const { return !region_ && options_.region_path.empty(); }
   void expire_held();
 
   [[nodiscard]] bool give_to_group(const std::string& path);
@@ -97,6 +103,13 @@ class Agent {
   void on_refused(const Frame& frame);
   void on_opened(const Frame& frame);
   void on_closed(const Frame& frame);
+
+  // agent_streams.cpp: sessions of the byte-stream form.
+  bool open_stream(Client& client, const control::Opened& opened);
+  void on_stream_frame(const Frame& frame);
+  void pump_stream(Client& client);
+  void pump_due_streams();
+  std::optional<Clock::time_point> next_stream_look() const;
   void close_session(uint32_t session);
   void send_pending_closes();
   void save();
@@ -115,6 +128,7 @@ class Agent {
   bool welcomed_ = false;
   control::Facts facts_{};  // of the host; zeroes until it has sent them
   bool stopping_ = false;
+  bool link_has_room_ = false;  // again: streams that waited for it go on
   bool told_what_is_missing_ = false;
   std::string region_problem_;  // why there is no region
   std::string refusal_;         // why the host refused HELLO; empty if it did not

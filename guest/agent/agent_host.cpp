@@ -15,7 +15,9 @@ namespace kvgpu::agent {
 using control::Type;
 
 void Agent::on_connected() {
-  log("host connected");
+  log("host connected%s", region_ ? ""
+                                  : "; no kvgpu region (PCI 1af4:1110): sessions run over the "
+                                    "port alone, slowly");
   refusal_.clear();
   say_hello();
 }
@@ -30,8 +32,14 @@ void Agent::on_disconnected() {
   log("host disconnected");
   welcomed_ = false;
   set_reading(true);
-  for (Client& client : clients_) {
+  for (auto next = clients_.begin(); next != clients_.end();) {
+    Client& client = *next++;
     client.beat = {};
+    if (client.stream) {
+      on_closed(make_failure(Type::CLOSED, client.session, CUDA_ERROR_UNKNOWN,
+                             "the connection with kvgpud on the host was lost"));
+      continue;
+    }
     if (client.stage != Client::Stage::ASKED) continue;
     client.stage = Client::Stage::HELD;  // asked again when the host is back
     client.held_until = Clock::now() + HOLD;
@@ -60,6 +68,7 @@ void Agent::check_workers() {
 }
 
 void Agent::on_host_frame(const Frame& frame) {
+  if (control::is_stream_form(frame.type)) return on_stream_frame(frame);
   switch (frame.type) {
     case Type::WELCOME:
       return on_welcome(frame);
@@ -93,7 +102,7 @@ void Agent::on_welcome(const Frame& frame) {
         (welcome->major > control::PROTOCOL_MAJOR ? "guest's kvgpu-guest" : "host's kvgpu-host");
     return log("%s", refusal_.c_str());
   }
-  if (welcome->region_bytes > region_->size_bytes) {
+  if (region_ && welcome->region_bytes > region_->size_bytes) {
     return log("WELCOME names a region larger than the device: ignored");
   }
   if (!std::exchange(welcomed_, true)) {
@@ -105,7 +114,9 @@ void Agent::on_welcome(const Frame& frame) {
   for (Client& client : clients_) {
     if (client.stage == Client::Stage::HELD) ask_host(client);
     // A kick may have been lost with an earlier agent; one too many does no harm.
-    if (client.stage == Client::Stage::OPEN) link_.send(Frame{Type::KICK, client.session, {}});
+    if (client.stage == Client::Stage::OPEN && !client.stream) {
+      link_.send(Frame{Type::KICK, client.session, {}});
+    }
   }
 }
 
@@ -143,7 +154,8 @@ void Agent::on_opened(const Frame& frame) {
     log("session %u: its process has ended meanwhile", opened->session);
     return close_session(opened->session);
   }
-  const uint64_t limit_bytes = region_->size_bytes;
+  if (!region_ && !open_stream(*client, *opened)) return close_session(opened->session);
+  const uint64_t limit_bytes = region_ ? region_->size_bytes : opened->region_bytes;
   if (opened->block_bytes > limit_bytes ||
       opened->block_offset > limit_bytes - opened->block_bytes) {
     close_session(opened->session);
@@ -153,11 +165,12 @@ void Agent::on_opened(const Frame& frame) {
   client->session = opened->session;
   client->block_offset = opened->block_offset;
   save();
-  store_fd(stored_name(*client), client->connection.get());
+  // Without a region the session's memory ends with this agent, and with it the session.
+  if (region_) store_fd(stored_name(*client), client->connection.get());
   log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
   Frame answer = frame;
   answer.id = client->client_request;
-  if (!send_to_client(*client, answer, region_->fd.get())) {
+  if (!send_to_client(*client, answer, region_ ? region_->fd.get() : client->stream->fd())) {
     drop_client(*client, "does not take its answer");
   }
 }
@@ -167,6 +180,7 @@ void Agent::on_closed(const Frame& frame) {
   if (client == nullptr) return;
   log("session %u: closed by the host: %s", frame.id, failure_text(frame).c_str());
   client->stage = Client::Stage::ENDED;
+  client->stream.reset();
   send_to_client(*client, frame);
   if (!client->connection) drop_client(*client, "has no session left");
   save();
@@ -187,8 +201,10 @@ void Agent::save() {
   std::vector<SavedSession> sessions;
   for (const Client& client : clients_) {
     if (client.stage != Client::Stage::OPEN) continue;
-    sessions.push_back(
-        {client.session, client.process.pid, client.process.start_ticks, client.block_offset});
+    // Process 0 is none: the next agent closes a session whose memory ends with this one.
+    const bool outlives_us = client.stream == nullptr;
+    sessions.push_back({client.session, outlives_us ? client.process.pid : 0,
+                        outlives_us ? client.process.start_ticks : 0, client.block_offset});
   }
   // A session to close belongs to no process; process 0 is none, so the next agent closes it.
   for (const uint32_t session : closes_) sessions.push_back({session, 0, 0, 0});

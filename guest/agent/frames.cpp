@@ -10,7 +10,8 @@ namespace {
 constexpr size_t HEADER_BYTES = sizeof(control::FrameHeader);
 
 bool is_valid(const control::FrameHeader& header) {
-  return header.magic == control::FRAME_MAGIC && header.len_bytes <= control::MAX_PAYLOAD_BYTES;
+  return header.magic == control::FRAME_MAGIC &&
+         header.len_bytes <= control::max_payload_bytes(static_cast<control::Type>(header.type));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ constexpr char USAGE[] =
     "usage: kvgpu-agentd [OPTION]...\n"
     "Connects the CUDA processes of this VM with kvgpud on its host.\n"
     "  --region FILE    the shared region, instead of looking for PCI device 1af4:1110\n"
+    "  --no-region      serve without one, over the port alone\n"
     "  --port FILE      the port to the host or a unix socket, instead of looking for org.kvgpu.0\n"
     "  --socket FILE    where clients connect (/run/kvgpu/guest.sock)\n"
     "  --state FILE     the table that survives a restart (/run/kvgpu/agent.state)\n"
@@ -38,14 +39,18 @@ void raise_descriptor_limit() {
 
 bool parse(int argc, char** argv, Options& options, std::string& boot_id) {
   static const option LONG[] = {
-      {"region", required_argument, nullptr, 'r'}, {"port", required_argument, nullptr, 'p'},
-      {"socket", required_argument, nullptr, 's'}, {"state", required_argument, nullptr, 't'},
-      {"group", required_argument, nullptr, 'g'},  {"boot-id", required_argument, nullptr, 'b'},
+      {"region", required_argument, nullptr, 'r'}, {"no-region", no_argument, nullptr, 'n'},
+      {"port", required_argument, nullptr, 'p'},   {"socket", required_argument, nullptr, 's'},
+      {"state", required_argument, nullptr, 't'},  {"group", required_argument, nullptr, 'g'},
+      {"boot-id", required_argument, nullptr, 'b'},
       {"help", no_argument, nullptr, 'h'},         {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", LONG, nullptr)) != -1;) {
     switch (c) {
       case 'r':
         options.region_path = optarg;
+        break;
+      case 'n':
+        options.no_region = true;
         break;
       case 'p':
         options.port_path = optarg;

@@ -2,6 +2,7 @@
 #include "event_ring.h"
 
 #include <cuda.h>
+#include <sys/eventfd.h>
 
 #include <chrono>
 #include <thread>
@@ -11,10 +12,11 @@
 
 namespace kvgpu::worker {
 
-EventRing::EventRing(std::byte* block, const std::atomic<bool>* ending)
+EventRing::EventRing(std::byte* block, const std::atomic<bool>* ending, int wake_fd)
     : producer_(block + EVENT_RING_OFF, EVENT_RING_BYTES,
                 &reinterpret_cast<GuestPage*>(block + GUEST_PAGE_OFF)->event_credit),
-      ending_(ending) {}
+      ending_(ending),
+      wake_fd_(wake_fd) {}
 
 void EventRing::reply(uint64_t call_id, CUresult result, const ReplyWriter& out) {
   const wire::Reply body{out.overflowed() ? CUDA_ERROR_UNKNOWN : result, 0};
@@ -36,6 +38,7 @@ void EventRing::send_parts(wire::Op op, uint64_t call_id, Part first, Part secon
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   producer_.write(header, first, second);
+  if (wake_fd_ >= 0) (void)!eventfd_write(wake_fd_, 1);
 }
 
 }  // namespace kvgpu::worker

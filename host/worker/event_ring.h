@@ -16,7 +16,8 @@ namespace kvgpu::worker {
 
 class EventRing {
  public:
-  EventRing(std::byte* block, const std::atomic<bool>* ending);
+  // `wake_fd`: an eventfd of whoever empties the ring and sleeps; -1: a guest that looks by itself.
+  EventRing(std::byte* block, const std::atomic<bool>* ending, int wake_fd);
 
   void reply(uint64_t call_id, CUresult result, const ReplyWriter& out);
   template <typename Body>
@@ -32,6 +33,7 @@ class EventRing {
   std::mutex mutex_;
   Producer producer_;
   const std::atomic<bool>* const ending_;
+  const int wake_fd_;
 };
 
 }  // namespace kvgpu::worker

@@ -7,6 +7,7 @@
 
 #include "log.h"
 #include "ops.h"
+#include "progress_watch.h"
 #include "session.h"
 
 namespace kvgpu::worker {
@@ -171,34 +172,18 @@ CUresult write_number(Session& session, Stream& stream, uint64_t number) {
   return session.driver->cuStreamWriteValue64_v2(stream.raw, address, number, 0);
 }
 
-// The general form, for guests whose memory the GPU cannot write.
-CUresult send_number(Session& session, Stream& stream, uint64_t number) {
-  struct Number {
-    Session* session;
-    wire::Progress progress;
-  };
-  auto* const first = reinterpret_cast<uint64_t*>(session.block + PROGRESS_OFF);
-  auto* const message =
-      new Number{&session, {static_cast<uint64_t>(stream.progress - first), number}};
-  const auto send = [](void* user) {
-    const auto* n = static_cast<Number*>(user);
-    n->session->events.send(wire::Op::PROGRESS, n->progress);
-    delete n;
-  };
-  const CUresult result = session.driver->cuLaunchHostFunc(stream.raw, send, message);
-  if (result != CUDA_SUCCESS) delete message;
-  return result;
-}
-
 CUresult add_mark(Session& session, const Task& task) {
   EnqueueHead head;
   if (!task.read(&head) || head.mark == 0) return CUDA_SUCCESS;
   Stream& stream = *task.stream;
-  const CUresult result = session.progress_by_records ? send_number(session, stream, head.mark)
-                                                      : write_number(session, stream, head.mark);
+  const CUresult result = write_number(session, stream, head.mark);
   if (result != CUDA_SUCCESS) return result;
   stream.marked.store(head.mark, std::memory_order_release);
   stream.window.count(*session.driver, stream.raw);
+  if (session.progress != nullptr) {
+    const auto word = stream.progress - session.progress_word(0);
+    session.progress->expect(static_cast<uint32_t>(word), head.mark);
+  }
   return CUDA_SUCCESS;
 }
 

@@ -17,7 +17,9 @@
 #include "inventory.h"
 #include "jail.h"
 #include "log.h"
+#include "progress_watch.h"
 #include "session.h"
+#include "stream_end.h"
 
 namespace kvgpu::worker {
 
@@ -29,13 +31,15 @@ struct Options {
   bool inventory = false;
   bool no_jail = false;
   std::chrono::seconds away_limit{0};
+  bool stream = false;  // the byte-stream form: no memory is shared with the guest
 };
 
 [[noreturn]] void usage() {
   std::fprintf(stderr,
                "usage: kvgpu-worker --inventory --driver PATH\n"
                "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
-               "--driver PATH [--devices 0,1] [--uid N --gid N | --no-jail] [--away-s N]\n"
+               "--driver PATH [--devices 0,1] [--uid N --gid N | --no-jail] "
+               "[--away-s N | --stream]\n"
                "kvgpud starts workers; by hand only --inventory is of use.\n");
   std::exit(2);
 }
@@ -48,7 +52,20 @@ uint64_t number(const char* text) {
 }
 
 Options parse(int argc, char** argv) {
-  enum { SESSION = 1, REGION, BLOCK, WINDOW, DRIVER, DEVICES, UID, GID, NO_JAIL, AWAY, INVENTORY };
+  enum {
+    SESSION = 1,
+    REGION,
+    BLOCK,
+    WINDOW,
+    DRIVER,
+    DEVICES,
+    UID,
+    GID,
+    NO_JAIL,
+    AWAY,
+    STREAM,
+    INVENTORY
+  };
   const option known[] = {{"session", 1, nullptr, SESSION},
                           {"region-bytes", 1, nullptr, REGION},
                           {"block-offset", 1, nullptr, BLOCK},
@@ -59,6 +76,7 @@ Options parse(int argc, char** argv) {
                           {"gid", 1, nullptr, GID},
                           {"no-jail", 0, nullptr, NO_JAIL},
                           {"away-s", 1, nullptr, AWAY},
+                          {"stream", 0, nullptr, STREAM},
                           {"inventory", 0, nullptr, INVENTORY},
                           {nullptr, 0, nullptr, 0}};
   Options options;
@@ -96,6 +114,9 @@ Options parse(int argc, char** argv) {
       case AWAY:
         options.away_limit = std::chrono::seconds(number(optarg));
         break;
+      case STREAM:
+        options.stream = true;
+        break;
       case INVENTORY:
         options.inventory = true;
         break;
@@ -127,7 +148,8 @@ void confine(const Options& options) {
   } else {
     log("no jail: the worker keeps uid %u", geteuid());
   }
-  const int last_fd = options.away_limit.count() > 0 ? LISTENER_FD : KICK_FD;
+  const bool has_listener = options.away_limit.count() > 0;
+  const int last_fd = options.stream ? STREAM_FD : has_listener ? LISTENER_FD : KICK_FD;
   if (!drop_inherited(last_fd, &error)) refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
 }
 
@@ -151,6 +173,14 @@ int start_driver(const Options& options, DriverTable* driver) {
   std::string error;
   Control::remember_owner();
   confine(options);
+  static StreamEnd stream;
+  SessionConfig config = options.session;
+  if (options.stream) {
+    if (!stream.open(config.window, config.region_fd, config.region_bytes, &error)) {
+      refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
+    }
+    config.wake_fd = stream.wake_fd();
+  }
   if (!fill_above_window(options.session.window, &error)) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
   std::byte* const block = map_block(options.session, &error);
   if (block == nullptr) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
@@ -161,14 +191,20 @@ int start_driver(const Options& options, DriverTable* driver) {
   static Control control(options.session.session_id, page, options.away_limit);
   page->version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
   const char* progress = std::getenv("KVGPU_PROGRESS");
-  const bool by_records = progress != nullptr && std::strcmp(progress, "records") == 0;
+  const bool by_records =
+      options.stream || (progress != nullptr && std::strcmp(progress, "records") == 0);
   page->features = by_records ? control::FEATURE_PROGRESS_RECORDS : 0;
   page->magic = BLOCK_MAGIC;
-  static Session session(options.session, block, &driver, n_devices, &control);
-  session.progress_by_records = by_records;
+  static Session session(config, block, &driver, n_devices, &control);
+  static ProgressWatch progress_watch(session.progress_word(0), &session.events);
+  if (by_records) {
+    session.progress = &progress_watch;
+    std::thread([] { progress_watch.run(); }).detach();
+  }
   if (!session.output.capture()) refuse(CUDA_ERROR_SYSTEM_NOT_READY, "cannot capture the output");
   session.start();
   std::thread([] { session.read_commands(); }).detach();
+  if (options.stream) std::thread([] { stream.serve(session); }).detach();
   log("session %u: %d devices, block at 0x%llx", options.session.session_id, n_devices,
       static_cast<unsigned long long>(options.session.window + options.session.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <sys/eventfd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,7 +17,8 @@ namespace kvgpu::worker {
 
 class Poison {
  public:
-  explicit Poison(HostPage* page) : page_(page) {}
+  // `wake_fd`: as EventRing's.
+  Poison(HostPage* page, int wake_fd) : page_(page), wake_fd_(wake_fd) {}
 
   // Must a record with this sequence number be skipped? The records between the failure and its
   // acknowledgement.
@@ -40,6 +42,7 @@ class Poison {
     page_->error_opcode = opcode;
     // release: pairs with the guest's acquire of the word at the start of each call
     store_release(page_->error_word, ErrorWord::make(++epoch_, sticky, error));
+    if (wake_fd_ >= 0) (void)!eventfd_write(wake_fd_, 1);
   }
 
   // The guest has returned the error of `epoch`; records after `seq` run again.
@@ -51,6 +54,7 @@ class Poison {
  private:
   static constexpr uint64_t NEVER = ~0ull;
   HostPage* const page_;
+  const int wake_fd_;
   std::mutex mutex_;
   // Release by fail() and acknowledge(), acquire by stops() and error().
   std::atomic<uint64_t> from_{NEVER}, until_{NEVER};

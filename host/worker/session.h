@@ -29,6 +29,7 @@
 namespace kvgpu::worker {
 
 class Control;
+class ProgressWatch;
 
 void prepare_driver_thread(const DriverTable& driver);
 
@@ -39,6 +40,7 @@ struct SessionConfig {
   uint64_t window = 0;
   int region_fd = -1;
   int kick_fd = -1;
+  int wake_fd = -1;  // byte-stream form: of the end that empties the event ring
 };
 
 enum class ExitStatus { ENDED = 0, FAILED = 1, VIOLATION = 3 };
@@ -78,7 +80,7 @@ class Session {
   EventRing events;
   Callbacks callbacks;
   Output output;
-  bool progress_by_records = false;  // else the GPU writes the numbers itself
+  ProgressWatch* progress = nullptr;  // where the guest cannot see what the GPU writes
   Control* const control;
   const SessionConfig config;
 

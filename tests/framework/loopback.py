@@ -21,11 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("KVGPU_TEST_BUILD", "build/release")
 LOOPBACK = BUILD / "tests/loopback"
 PROGRAMS = BUILD / "tests/programs"
-LIMIT_S = 120
+LIMIT_S = 120.0
 
 
 class Loopback:
     """A running kvgpud and `kvgpu run` against it."""
+
+    limit_s = LIMIT_S  # of one program
 
     def __init__(
         self, runtime_dir: Path, environment: Mapping[str, str], options: Sequence[str]
@@ -54,7 +56,7 @@ class Loopback:
             env={**self.environment, **variables},
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=self.limit_s,
             check=False,
         )
 

@@ -59,7 +59,11 @@ def test_types_and_sizes_agree_with_control_h() -> None:
         re.sub(r"(?<!^)(?=[A-Z])", "_", body.__name__).upper(): number
         for number, body in cf.BODIES.items()
     }
-    assert in_python == in_c
+    carried = {name for name, number in in_c.items() if number in cf.STREAM_FORM_TYPES}
+    assert len(carried) >= 7  # kvgpud does not look into these
+    assert in_python == {name: in_c[name] for name in in_c.keys() - carried}
+    assert f"FEATURE_BYTE_STREAM = 1u << {cf.FEATURE_BYTE_STREAM.bit_length() - 1}" in header
+    assert f"MAX_STREAM_PAYLOAD_BYTES = {cf.MAX_STREAM_PAYLOAD_BYTES >> 10} * 1024" in header
     by_name = {body.__name__: body for body in cf.BODIES.values()}
     sizes = re.findall(r"static_assert\(sizeof\((\w+)\) == (\d+)\)", header)
     checked = {name for name, size in sizes if name in by_name}

@@ -20,9 +20,11 @@ CUresult PinnedHeap::allocate(uint64_t bytes, uint64_t* address, uint64_t align_
   if (bytes > SESSION_WINDOW_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
   bytes = std::max((bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES, GRAIN_BYTES);
   const std::lock_guard lock(mutex_);
-  if (place(bytes, align_bytes, address)) return CUDA_SUCCESS;
-  if (const CUresult bad = grow(bytes)) return bad;
-  return place(bytes, align_bytes, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  if (!place(bytes, align_bytes, address)) {
+    if (const CUresult bad = grow(bytes)) return bad;
+    if (!place(bytes, align_bytes, address)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return Session::get().share(*address, bytes);
 }
 
 bool PinnedHeap::place(uint64_t bytes, uint64_t align_bytes, uint64_t* address) {
@@ -66,6 +68,7 @@ CUresult PinnedHeap::grow(uint64_t bytes) {
   // A forked child has no CUDA: it must not write into what the GPU and its parent share.
   (void)madvise(reinterpret_cast<void*>(reserve_address_space() + grown.region_off), grown.bytes,
                 MADV_DONTFORK);
+  extents_.insert(reserve_address_space() + grown.region_off);
   insert_free(reserve_address_space() + grown.region_off, grown.bytes);
   return CUDA_SUCCESS;
 }
@@ -73,16 +76,18 @@ CUresult PinnedHeap::grow(uint64_t bytes) {
 void PinnedHeap::free(uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = used_.extract(address);
-  if (!found.empty()) insert_free(address, found.mapped());
+  if (found.empty()) return;
+  Session::get().unshare(address, found.mapped());
+  insert_free(address, found.mapped());
 }
 
 void PinnedHeap::insert_free(uint64_t begin, uint64_t bytes) {
   auto after = free_.lower_bound(begin);
-  if (after != free_.end() && begin + bytes == after->first) {
+  if (after != free_.end() && begin + bytes == after->first && !extents_.contains(after->first)) {
     bytes += after->second;
     after = free_.erase(after);
   }
-  if (after != free_.begin()) {
+  if (after != free_.begin() && !extents_.contains(begin)) {
     const auto before = std::prev(after);
     if (before->first + before->second == begin) {
       before->second += bytes;

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "cuda_api.h"
 
@@ -28,7 +29,9 @@ class PinnedHeap {
   void insert_free(uint64_t begin, uint64_t bytes);
 
   std::mutex mutex_;
-  std::map<uint64_t, uint64_t> free_;  // address -> bytes, neighbours merged
+  // Where extents begin: each is registered with the GPU by itself, nothing lies in two of them.
+  std::set<uint64_t> extents_;
+  std::map<uint64_t, uint64_t> free_;  // address -> bytes, neighbours of one extent merged
   std::map<uint64_t, uint64_t> used_;
 };
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "address_space.h"
 #include "log.h"
 #include "waiter.h"
 
@@ -41,6 +42,10 @@ void Session::kick_if_asleep() {
   // Each sleep has its own number: one kick each is enough.
   const uint64_t sleep = load_relaxed(host_page_->need_wakeup);
   if (sleep == 0 || kicked_.exchange(sleep, std::memory_order_relaxed) == sleep) return;
+  kick();
+}
+
+void Session::kick() {
   if (kick_fd_ >= 0) {
     (void)!eventfd_write(kick_fd_, 1);
     return;
@@ -48,6 +53,11 @@ void Session::kick_if_asleep() {
   const control::FrameHeader kick{control::FRAME_MAGIC, static_cast<uint16_t>(control::Type::KICK),
                                   0, 0, session_id_};
   (void)!::send(socket_, &kick, sizeof kick, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+CUresult Session::tell_share(uint64_t address, uint64_t bytes, uint64_t on) {
+  if (!is_byte_stream_) return CUDA_SUCCESS;
+  return send(wire::Op::SHARE, 0, part(wire::Share{address - reserve_address_space(), bytes, on}));
 }
 
 // ---- replies and events

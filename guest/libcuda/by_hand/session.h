@@ -109,6 +109,13 @@ class Session {
     check_connection();
   }
 
+  // Byte-stream form: from here on both sides use [address, address + bytes) of the session's
+  // memory, or no longer do. Nothing where the memory is one.
+  CUresult share(uint64_t address, uint64_t bytes) { return tell_share(address, bytes, 1); }
+  CUresult unshare(uint64_t address, uint64_t bytes) { return tell_share(address, bytes, 0); }
+
+  bool is_byte_stream() const { return is_byte_stream_; }
+
   std::vector<DeviceState>& devices() { return devices_; }
   int driver_version() const { return driver_version_; }
   std::byte* slab() const { return block_ + SLAB_OFF; }
@@ -175,6 +182,8 @@ class Session {
   }
   CUresult wait_for_room(uint32_t len_bytes);  // holding command_mutex_; room is reserved after it
   void kick_if_asleep();
+  void kick();
+  CUresult tell_share(uint64_t address, uint64_t bytes, uint64_t on);
 
   uint64_t expect(Pending* pending);
   CUresult wait_reply(uint64_t call_id, Pending* pending);
@@ -209,6 +218,7 @@ class Session {
   uint64_t* progress_ = nullptr;
   bool progress_by_records_ = false;
   bool weakly_ordered_ = false;  // the region's memory is write-combining
+  bool is_byte_stream_ = false;  // the host has other memory: an agent carries what changes
   std::vector<DeviceState> devices_;
   int driver_version_ = 0;
   uint16_t minor_ = 1;  // of the protocol, that both sides speak

@@ -62,6 +62,7 @@ void Session::run_callbacks() {
     // visible
     store_release(guest_page_->callback_done, callback.token);
     if (weakly_ordered_) store_fence();
+    if (is_byte_stream_) kick();  // the agent, unlike a worker, does not wait for the word
     lock.lock();
   }
 }

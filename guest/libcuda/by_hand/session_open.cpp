@@ -193,6 +193,7 @@ CUresult Session::map(const control::Opened& opened) {
     events_.set_weakly_ordered();
   }
   progress_by_records_ = (host_page_->features & control::FEATURE_PROGRESS_RECORDS) != 0;
+  is_byte_stream_ = (host_page_->features & control::FEATURE_BYTE_STREAM) != 0;
   word_last_.assign(N_PROGRESS_WORDS, 0);
   for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) free_words_.push_back(word);
   return CUDA_SUCCESS;

@@ -18,9 +18,14 @@ CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (place(bytes, piece)) return CUDA_SUCCESS;
-      reclaim();
-      if (place(bytes, piece)) return CUDA_SUCCESS;
+      // What is shared is compared at each call: the less, the better.
+      if (Session::get().is_byte_stream()) reclaim();
+      bool placed = place(bytes, piece);
+      if (!placed) {
+        reclaim();
+        placed = place(bytes, piece);
+      }
+      if (placed) return Session::get().share(address(*piece), piece->bytes);
     }
     if (const CUresult bad = Session::get().pending_error()) return bad;
     if (wait.step()) Session::get().look_around();
@@ -43,8 +48,10 @@ bool Staging::place(uint64_t bytes, Piece* piece) {
 void Staging::reclaim() {
   Session& session = Session::get();
   std::erase_if(used_, [&](const Piece& piece) {
-    return piece.number != 0 &&
-           (session.reached(piece.word, piece.number) || session.is_lost(piece.word, piece.number));
+    const bool is_done = piece.number != 0 && (session.reached(piece.word, piece.number) ||
+                                               session.is_lost(piece.word, piece.number));
+    if (is_done) session.unshare(address(piece), piece.bytes);
+    return is_done;
   });
 }
 
@@ -58,6 +65,7 @@ void Staging::release_at(const Piece& piece, uint32_t word, uint64_t number) {
 
 void Staging::release(const Piece& piece) {
   const std::lock_guard lock(mutex_);
+  Session::get().unshare(address(piece), piece.bytes);
   std::erase_if(used_, [&](const Piece& p) { return p.off == piece.off; });
 }
 

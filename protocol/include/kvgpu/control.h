@@ -19,9 +19,12 @@ inline constexpr uint32_t FEATURES = 0;
 inline constexpr uint16_t PROTOCOL_MINOR = 2;
 inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS;
 #endif
+// In OPEN, OPENED and the host page: guest and host share no memory (PROTOCOL.md §7).
+inline constexpr uint32_t FEATURE_BYTE_STREAM = 1u << 8;
 
 inline constexpr uint32_t FRAME_MAGIC = 0x4347564b;  // "KVGC"
 inline constexpr uint32_t MAX_PAYLOAD_BYTES = 4096;
+inline constexpr uint32_t MAX_STREAM_PAYLOAD_BYTES = 64 * 1024;
 inline constexpr char GUEST_SOCKET[] = "/run/kvgpu/guest.sock";
 inline constexpr char SOCKET_ENV[] = "KVGPU_SOCKET";
 inline constexpr char VIRTIO_PORT[] = "org.kvgpu.0";
@@ -47,7 +50,21 @@ enum class Type : uint16_t {
   END = 21,
   RESUMED = 22,
   SESSIONS = 23,
+  SHARE = 32,  // from here to 47: a session of the byte-stream form (stream_form.h)
+  DATA = 33,
+  RECORDS = 34,
+  EVENTS = 35,
+  CREDIT = 36,
+  STATUS = 37,
+  CALLBACK_DONE = 38,
 };
+
+constexpr bool is_stream_form(Type type) {
+  return static_cast<uint16_t>(type) >= 32 && static_cast<uint16_t>(type) <= 47;
+}
+constexpr uint32_t max_payload_bytes(Type type) {
+  return is_stream_form(type) ? MAX_STREAM_PAYLOAD_BYTES : MAX_PAYLOAD_BYTES;
+}
 
 struct FrameHeader {
   uint32_t magic;

@@ -22,6 +22,7 @@ enum class Op : uint16_t {
   CALLBACK = 17,
   PROGRESS = 18,
   OUTPUT = 19,
+  SHARE = 20,
   cuDevicePrimaryCtxRetain = 32,
   cuDevicePrimaryCtxReset = 33,
   cuCtxGetLimit = 34,

@@ -118,6 +118,14 @@ struct Upload {  // chunk of an image: slab bytes to blob[offset..]; the first c
   uint64_t len_bytes;
 };
 
+// Byte-stream form only, never seen by a worker: from here on (on = 1) both sides use these bytes
+// of the region, or (on = 0) no longer do.
+struct Share {
+  uint64_t region_off;
+  uint64_t bytes;
+  uint64_t on;
+};
+
 struct HeapGrow {
   uint64_t bytes;
 };
