@@ -198,6 +198,10 @@ def vm_xml(
     network: Annotated[
         str, typer.Option(help="user (NAT by QEMU), none, or a libvirt network's name.")
     ] = "user",
+    shmem: Annotated[
+        bool,
+        typer.Option(help="The ivshmem device; without it the VM is served over its port, slowly."),
+    ] = True,
     extend: Annotated[
         Path | None,
         typer.Option("--from", help="Add kvgpu to this domain XML instead (- reads stdin)."),
@@ -215,7 +219,7 @@ def vm_xml(
     slices = domain_xml.Slices(parse_size(memory), compute, pinned_bytes)
     if extend:
         text = sys.stdin.read() if str(extend) == "-" else extend.read_text()
-        sys.stdout.write(domain_xml.extend_domain(text, slices, str(runtime_dir)))
+        sys.stdout.write(domain_xml.extend_domain(text, slices, str(runtime_dir), shmem))
         return
     if not name:
         raise ConfigError("NAME is missing", hint="kvgpu vm xml NAME --memory 8GiB ...")
@@ -234,7 +238,7 @@ def vm_xml(
         serial_log=os.path.abspath(serial_log) if serial_log else "",
         network=network,
     )
-    sys.stdout.write(domain_xml.make_domain(machine, slices, str(runtime_dir)))
+    sys.stdout.write(domain_xml.make_domain(machine, slices, str(runtime_dir), shmem))
 
 
 # Nothing is cut where a program reads: a pipe has no width.

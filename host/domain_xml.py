@@ -59,6 +59,7 @@ class VmDefinition:
     slices: Slices
     region_bytes: int
     channel_path: str
+    has_shmem: bool = True  # False: no device, sessions are of the byte-stream form
 
 
 def default_pinned_bytes(ram_bytes: int) -> int:
@@ -66,8 +67,8 @@ def default_pinned_bytes(ram_bytes: int) -> int:
     return round_down_to_power_of_two(max(GIB, ram_bytes // 4))
 
 
-def make_domain(machine: Machine, slices: Slices, runtime_dir: str) -> str:
-    """Return a complete domain for `virsh define`."""
+def make_domain(machine: Machine, slices: Slices, runtime_dir: str, shmem: bool = True) -> str:
+    """Return a complete domain for `virsh define`; without `shmem` it has the channel alone."""
     domain = _template("domain.xml")
     domain.set("type", "kvm" if machine.kvm else "qemu")
     _set(domain, "name", machine.name)
@@ -88,11 +89,11 @@ def make_domain(machine: Machine, slices: Slices, runtime_dir: str) -> str:
     if machine.network != "none":
         devices.append(_interface(machine.network))
     devices.append(_serial(machine.serial_log))
-    _add_kvgpu(domain, machine.uuid, slices, runtime_dir)
+    _add_kvgpu(domain, machine.uuid, slices, runtime_dir, shmem)
     return _text(domain)
 
 
-def extend_domain(domain_xml: str, slices: Slices, runtime_dir: str) -> str:
+def extend_domain(domain_xml: str, slices: Slices, runtime_dir: str, shmem: bool = True) -> str:
     """Return an existing domain with kvgpu's parts added, or replaced if it has some."""
     domain = _parse(domain_xml)
     uuid = _uuid(domain)
@@ -105,7 +106,7 @@ def extend_domain(domain_xml: str, slices: Slices, runtime_dir: str) -> str:
             parent = old.getparent()
             assert parent is not None
             parent.remove(old)
-    _add_kvgpu(domain, uuid, slices, runtime_dir)
+    _add_kvgpu(domain, uuid, slices, runtime_dir, shmem)
     return _text(domain)
 
 
@@ -121,19 +122,20 @@ def read_definition(domain_xml: str) -> VmDefinition | None:
     uuid = _uuid(domain)
     sizes = _elements(domain, f"devices/shmem[@name='kvgpu-{uuid}']/size")
     sources = _elements(domain, f"devices/channel[target/@name='{PORT_NAME}']/source")
-    if len(sizes) != 1 or len(sources) != 1:
+    shmems = _elements(domain, "devices/shmem[starts-with(@name, 'kvgpu-')]")
+    if len(shmems) > 1 or len(sizes) != len(shmems) or len(sources) != 1:
         raise DomainError(
-            f"the domain has kvgpu metadata, but not one <shmem name='kvgpu-{uuid}'> "
+            f"the domain has kvgpu metadata, but not one <shmem name='kvgpu-{uuid}'> (or none) "
             f"and one <channel> with {PORT_NAME}",
             hint="make its XML with `kvgpu vm xml --from`",
         )
-    region_bytes = _bytes(sizes[0])
-    check_region_size(region_bytes)
     slices = Slices(
         memory_bytes=_bytes(_find(found[0], "kvgpu:memory")),
         compute_percent=_integer(_find(found[0], "kvgpu:compute")),
         pinned_bytes=_bytes(_find(found[0], "kvgpu:pinned")),
     )
+    region_bytes = _bytes(sizes[0]) if sizes else region_bytes_for(slices.pinned_bytes)
+    check_region_size(region_bytes)
     if region_bytes < region_bytes_for(slices.pinned_bytes):
         raise DomainError(
             f"<shmem> has {region_bytes // MIB} MiB, pinned memory of "
@@ -149,14 +151,17 @@ def read_definition(domain_xml: str) -> VmDefinition | None:
             f"the <channel> path {path} is longer than {_MAX_SOCKET_PATH_BYTES} bytes",
             hint="choose a shorter --runtime-dir",
         )
-    return VmDefinition(uuid, _find(domain, "name").text or "", slices, region_bytes, path)
+    name = _find(domain, "name").text or ""
+    return VmDefinition(uuid, name, slices, region_bytes, path, has_shmem=bool(sizes))
 
 
 def channel_path(runtime_dir: str, uuid: UUID) -> str:
     return f"{runtime_dir}/vm/{uuid}.sock"
 
 
-def _add_kvgpu(domain: etree._Element, uuid: UUID, slices: Slices, runtime_dir: str) -> None:
+def _add_kvgpu(
+    domain: etree._Element, uuid: UUID, slices: Slices, runtime_dir: str, has_shmem: bool
+) -> None:
     _check_slices(slices)
     vm = _template("metadata.xml")
     _set(vm, "kvgpu:memory", str(slices.memory_bytes // MIB))
@@ -167,12 +172,15 @@ def _add_kvgpu(domain: etree._Element, uuid: UUID, slices: Slices, runtime_dir: 
         metadata = etree.Element("metadata")
         _find(domain, "uuid").addnext(metadata)
     metadata.append(vm)
-    shmem = _template("shmem.xml")
-    shmem.set("name", f"kvgpu-{uuid}")
-    _set(shmem, "size", str(region_bytes_for(slices.pinned_bytes) // MIB))
     channel = _template("channel.xml")
     _find(channel, "source").set("path", channel_path(runtime_dir, uuid))
-    _find(domain, "devices").extend([channel, shmem])
+    devices = _find(domain, "devices")
+    devices.append(channel)
+    if has_shmem:
+        shmem = _template("shmem.xml")
+        shmem.set("name", f"kvgpu-{uuid}")
+        _set(shmem, "size", str(region_bytes_for(slices.pinned_bytes) // MIB))
+        devices.append(shmem)
 
 
 def _check_slices(slices: Slices) -> None:

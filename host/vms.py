@@ -82,13 +82,7 @@ class VmRegistry:
                 await self._check_isolation()
                 self._check_not_running(definition.uuid)
                 await self._forget(definition.uuid)
-                region = Region.create_named(
-                    definition.uuid,
-                    definition.region_bytes,
-                    definition.slices.pinned_bytes,
-                    region_owner(self._config),
-                )
-                self._add(definition, region, domain_xml)
+                self._add(definition, self._make_region(definition), domain_xml)
             elif operation in ("started", "reconnect"):
                 if definition.uuid not in self.vms:
                     self._adopt(definition, domain_xml)
@@ -126,14 +120,23 @@ class VmRegistry:
             async with self._lock:
                 await self._forget(definition.uuid)
 
+    def _make_region(self, definition: VmDefinition) -> Region:
+        sizes = (definition.region_bytes, definition.slices.pinned_bytes)
+        if not definition.has_shmem:  # sessions of the byte-stream form: nobody else maps it
+            return Region.create_memfd(definition.uuid, *sizes)
+        return Region.create_named(definition.uuid, *sizes, region_owner(self._config))
+
     def _adopt(
         self, definition: VmDefinition, domain_xml: str, orphans: Orphans | None = None
     ) -> None:
         found = orphans.of(definition.uuid) if orphans else []
-        region = Region.adopt_named(
-            *(definition.uuid, definition.region_bytes, definition.slices.pinned_bytes),
-            [kept for orphan in found for kept in orphan.ranges()],
-        )
+        if definition.has_shmem:
+            region = Region.adopt_named(
+                *(definition.uuid, definition.region_bytes, definition.slices.pinned_bytes),
+                [kept for orphan in found for kept in orphan.ranges()],
+            )
+        else:
+            region = self._make_region(definition)  # its sessions have ended with kvgpud
         if orphans:
             orphans.taken(definition.uuid)
         self._add(definition, region, domain_xml, found)

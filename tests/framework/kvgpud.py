@@ -126,13 +126,13 @@ async def open_run(api: Api, pinned_bytes: int = 64 * MIB) -> str:
 
 
 class FakeQemu:
-    def __init__(self, runtime_dir: Path) -> None:
+    def __init__(self, runtime_dir: Path, shmem: bool = True) -> None:
         self.uuid = uuid4()
         self.path = runtime_dir / "vm" / f"{self.uuid}.sock"
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         machine = Machine("vm1", self.uuid, GIB, 1, kvm=False)
         slices = Slices(GIB, 25, 64 * MIB)
-        self.domain_xml = make_domain(machine, slices, str(runtime_dir))
+        self.domain_xml = make_domain(machine, slices, str(runtime_dir), shmem)
         self._writer: asyncio.StreamWriter | None = None
         self._connected = asyncio.Event()
 
@@ -176,8 +176,8 @@ class FakeQemu:
         assert facts.driver_version == 13000  # as fake_worker.py has it
         return body
 
-    async def open(self) -> cf.Opened:
-        await self.say(Frame(OPEN, 11))
+    async def open(self, request: cf.Open = OPEN) -> cf.Opened:
+        await self.say(Frame(request, 11))
         frame = await self.frames.get()
         while isinstance(frame.body, cf.Closed):  # of an earlier session
             frame = await self.frames.get()
@@ -193,8 +193,8 @@ class FakeQemu:
 
 
 @asynccontextmanager
-async def vm(daemon: Kvgpud, api: Api) -> AsyncIterator[FakeQemu]:
-    qemu = FakeQemu(daemon.runtime_dir)
+async def vm(daemon: Kvgpud, api: Api, shmem: bool = True) -> AsyncIterator[FakeQemu]:
+    qemu = FakeQemu(daemon.runtime_dir, shmem)
     try:
         await api.ask(qemu.hook("prepare"))
         await qemu.start()

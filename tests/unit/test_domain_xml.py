@@ -70,6 +70,21 @@ def test_definition_read_back_is_what_was_written(pinned_bytes: int) -> None:
     assert found.region_bytes > pinned_bytes
 
 
+def test_vm_without_shared_memory_has_the_channel_alone() -> None:
+    text = make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu", shmem=False)
+    assert "<shmem" not in text
+    found, usual = (
+        read_definition(xml)
+        for xml in (text, make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu"))
+    )
+    assert found
+    assert usual
+    assert not found.has_shmem
+    assert usual.has_shmem
+    assert found.region_bytes == usual.region_bytes
+    assert found.channel_path == usual.channel_path
+
+
 def test_sizes_in_the_units_libvirt_writes_are_understood() -> None:
     text = make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu")
     rewritten = text.replace('<size unit="M">2048</size>', '<size unit="KiB">2097152</size>')
