@@ -80,7 +80,7 @@ class StreamRun:
             *("--boot-id", uuid4().hex),
         )
         deadline_s = time.monotonic() + _START_LIMIT_S
-        while not self.path.exists():
+        while not _takes_clients(self.path):
             if self._agent.returncode is not None or time.monotonic() > deadline_s:
                 raise DaemonError("kvgpu-agentd did not start", hint="see kvgpud's log")
             await asyncio.sleep(0.01)
@@ -90,6 +90,16 @@ class StreamRun:
     async def _accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         sock, _ = await asyncio.get_running_loop().sock_accept(self._port)
         return await asyncio.open_unix_connection(sock=sock)
+
+
+def _takes_clients(path: Path) -> bool:
+    """The socket's file is there before anybody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        try:
+            client.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
 
 
 async def _nothing_to_check() -> None:

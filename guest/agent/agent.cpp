@@ -139,9 +139,12 @@ void Agent::adopt_sessions() {
 
 void Agent::look_for_host() {
   if (link_.is_connected()) return;
-  if (!region_ && !options_.no_region) region_ = open_region(options_.region_path, &region_problem_);
+  if (!region_ && !options_.no_region)
+    region_ = open_region(options_.region_path, &region_problem_);
+  is_stream_form_ =
+      !region_ && (options_.no_region || (options_.region_path.empty() && !has_ivshmem_device()));
   const std::string port = options_.port_path.empty() ? find_port() : options_.port_path;
-  const bool is_region_missing = !region_ && !is_stream_form();
+  const bool is_region_missing = !region_ && !is_stream_form_;
   if ((is_region_missing || port.empty()) && !told_what_is_missing_) {
     told_what_is_missing_ = true;
     log("waiting: %s",
@@ -262,7 +265,7 @@ bool Agent::open_session(Client& client, const Frame& frame) {
   client.client_request = frame.id;
   client.held_until = Clock::now() + HOLD;
   client.stage = Client::Stage::HELD;
-  if (!region_ && !is_stream_form()) {
+  if (!region_ && !is_stream_form_) {
     refuse(client, CUDA_ERROR_NO_DEVICE, region_problem_);
   } else if (!refusal_.empty()) {
     refuse(client, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, refusal_);
@@ -277,7 +280,7 @@ void Agent::ask_host(Client& client) {
   client.stage = Client::Stage::ASKED;
   control::Open open = client.open;
   open.features &= ~control::FEATURE_BYTE_STREAM;  // not the client's to say
-  if (is_stream_form()) open.features |= control::FEATURE_BYTE_STREAM;
+  if (is_stream_form_) open.features |= control::FEATURE_BYTE_STREAM;
   link_.send(make_frame(Type::OPEN, client.request, open));
 }
 

@@ -74,8 +74,6 @@ class Agent {
   void adopt_sessions();
   void look_for_host();
   int next_timeout_ms() const;
-  // No region is there, and none is told to be: the port alone has to do.
-  bool is_stream_form() const { return !region_ && options_.region_path.empty(); }
   void expire_held();
 
   [[nodiscard]] bool give_to_group(const std::string& path);
@@ -129,6 +127,9 @@ class Agent {
   control::Facts facts_{};  // of the host; zeroes until it has sent them
   bool stopping_ = false;
   bool link_has_room_ = false;  // again: streams that waited for it go on
+  // No region is there, and none is told to be: the port alone has to do. A device that cannot be
+  // read is a mistake to be mended, not a reason to be slow.
+  bool is_stream_form_ = false;
   bool told_what_is_missing_ = false;
   std::string region_problem_;  // why there is no region
   std::string refusal_;         // why the host refused HELLO; empty if it did not

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "kvgpu/barrier.h"
 #include "kvgpu/control.h"
@@ -105,6 +106,18 @@ bool is_write_back(const Region& region) {
   return cached;
 }
 
+std::vector<fs::path> ivshmem_devices() {
+  std::vector<fs::path> devices;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(PCI_DEVICES, error)) {
+    if (first_line(entry.path() / "vendor") == IVSHMEM_VENDOR &&
+        first_line(entry.path() / "device") == IVSHMEM_DEVICE) {
+      devices.push_back(entry.path());
+    }
+  }
+  return devices;
+}
+
 // The same BAR write-combining, which is better than uncached; the library measures it again.
 Region combining(const fs::path& device, Region uncached) {
   std::string problem;
@@ -117,11 +130,7 @@ Region combining(const fs::path& device, Region uncached) {
 std::optional<Region> open_region(const std::string& path, std::string* problem) {
   if (!path.empty()) return open_bar(path, problem);
   *problem = "this VM has no kvgpu device (PCI 1af4:1110): add one with `kvgpu vm xml` on the host";
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(PCI_DEVICES, error)) {
-    const fs::path& device = entry.path();
-    if (first_line(device / "vendor") != IVSHMEM_VENDOR) continue;
-    if (first_line(device / "device") != IVSHMEM_DEVICE) continue;
+  for (const fs::path& device : ivshmem_devices()) {
     enable_device(device);
     auto region = open_bar((device / "resource2").string(), problem);
     if (region && !is_write_back(*region)) region = combining(device, std::move(*region));
@@ -129,6 +138,8 @@ std::optional<Region> open_region(const std::string& path, std::string* problem)
   }
   return std::nullopt;
 }
+
+bool has_ivshmem_device() { return !ivshmem_devices().empty(); }
 
 std::optional<WorkerState> read_worker_state(const Region& region, uint64_t block_offset) {
   if (block_offset > region.size_bytes || region.size_bytes - block_offset < PAGE_BYTES) {

@@ -20,6 +20,9 @@ struct Region {
 // `problem` says why and what to do.
 std::optional<Region> open_region(const std::string& path, std::string* problem);
 
+// Also if it is not kvgpu's, or cannot be read.
+bool has_ivshmem_device();
+
 struct WorkerState {
   uint64_t beat = 0;
   bool ended = false;

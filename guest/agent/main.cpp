@@ -38,12 +38,15 @@ void raise_descriptor_limit() {
 }
 
 bool parse(int argc, char** argv, Options& options, std::string& boot_id) {
-  static const option LONG[] = {
-      {"region", required_argument, nullptr, 'r'}, {"no-region", no_argument, nullptr, 'n'},
-      {"port", required_argument, nullptr, 'p'},   {"socket", required_argument, nullptr, 's'},
-      {"state", required_argument, nullptr, 't'},  {"group", required_argument, nullptr, 'g'},
-      {"boot-id", required_argument, nullptr, 'b'},
-      {"help", no_argument, nullptr, 'h'},         {nullptr, 0, nullptr, 0}};
+  static const option LONG[] = {{"region", required_argument, nullptr, 'r'},
+                                {"no-region", no_argument, nullptr, 'n'},
+                                {"port", required_argument, nullptr, 'p'},
+                                {"socket", required_argument, nullptr, 's'},
+                                {"state", required_argument, nullptr, 't'},
+                                {"group", required_argument, nullptr, 'g'},
+                                {"boot-id", required_argument, nullptr, 'b'},
+                                {"help", no_argument, nullptr, 'h'},
+                                {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", LONG, nullptr)) != -1;) {
     switch (c) {
       case 'r':

@@ -28,6 +28,8 @@ class Channel {
 
  private:
   Result read_answer(const char* frame, size_t len_bytes);
+  // Does the host have other memory than this guest?
+  bool is_byte_stream() const { return (opened_.features & control::FEATURE_BYTE_STREAM) != 0; }
 
   int socket_ = -1;
   int region_fd_ = -1;

@@ -18,6 +18,15 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
+// By the names that QEMU gave the virtio-serial ports of this VM.
+bool has_port() {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/sys/class/virtio-ports", error)) {
+    if (first_line(entry.path() / "name") == control::VIRTIO_PORT) return true;
+  }
+  return false;
+}
+
 bool is_ivshmem(const fs::path& device) {
   return first_line(device / "vendor") == "0x1af4" && first_line(device / "device") == "0x1110";
 }
@@ -37,10 +46,18 @@ Result check_device() {
     return ok("PCI device " + address + " (1af4:1110), " + std::to_string(bytes >> 20) + " MiB");
   }
   if (std::getenv(control::SOCKET_ENV) != nullptr) {
-    return ok("none: a process of the host, with shared memory by memfd (kvgpu run)");
+    return ok("none: a process of the host (kvgpu run)");
   }
-  return failed("no PCI device 1af4:1110 in this VM",
-                "the host's administrator adds it: kvgpu vm xml shows the <shmem> element");
+  if (has_port()) {
+    return ok(
+        "no shared memory device: slow byte-stream form over virtio-serial",
+        "for full speed the host's administrator shuts the VM off and adds the <shmem> element "
+        "that kvgpu vm xml --from shows");
+  }
+  return failed(
+      "neither PCI device 1af4:1110 nor port " + std::string(control::VIRTIO_PORT) + " in this VM",
+      "the host's administrator adds them: kvgpu vm xml shows the <shmem> and <channel> "
+      "elements");
 }
 
 }  // namespace kvgpu::check

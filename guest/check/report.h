@@ -12,10 +12,12 @@ enum class State { OK, FAILED, SKIPPED };
 struct Result {
   State state;
   std::string found;   // one line
-  std::string advice;  // of a failed check: what to do
+  std::string advice;  // what to do; empty where all is as it should be
 };
 
-inline Result ok(std::string found) { return {State::OK, std::move(found), {}}; }
+inline Result ok(std::string found, std::string advice = {}) {
+  return {State::OK, std::move(found), std::move(advice)};
+}
 inline Result failed(std::string found, std::string advice) {
   return {State::FAILED, std::move(found), std::move(advice)};
 }

@@ -204,7 +204,10 @@ int start_driver(const Options& options, DriverTable* driver) {
   if (!session.output.capture()) refuse(CUDA_ERROR_SYSTEM_NOT_READY, "cannot capture the output");
   session.start();
   std::thread([] { session.read_commands(); }).detach();
-  if (options.stream) std::thread([] { stream.serve(session); }).detach();
+  if (options.stream) {
+    stream.attach(session);
+    std::thread([] { stream.serve(); }).detach();
+  }
   log("session %u: %d devices, block at 0x%llx", options.session.session_id, n_devices,
       static_cast<unsigned long long>(options.session.window + options.session.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));

@@ -42,17 +42,24 @@ void StreamEnd::violation(const char* what) {
   end_session(std::string("the guest broke the byte-stream form: ") + what, ExitStatus::VIOLATION);
 }
 
-void StreamEnd::serve(Session& session) {
+void StreamEnd::attach(Session& session) {
   session_ = &session;
   guest_page_ = reinterpret_cast<GuestPage*>(session.block + GUEST_PAGE_OFF);
   commands_ = Producer(session.block + COMMAND_RING_OFF, COMMAND_RING_BYTES,
                        &session.host_page->command_credit);
   events_ = Consumer(session.block + EVENT_RING_OFF, EVENT_RING_BYTES, &guest_page_->event_credit);
+}
+
+bool StreamEnd::step() {
+  bool moved = receive();
+  moved |= feed_commands();
+  moved |= forward_events();
+  return moved;
+}
+
+void StreamEnd::serve() {
   for (;;) {
-    bool moved = receive();
-    moved |= feed_commands();
-    moved |= forward_events();
-    if (moved) {
+    if (step()) {
       sweep_pause_ = FIRST_SWEEP_PAUSE;
       next_sweep_ = Clock::now() + sweep_pause_;
     } else {

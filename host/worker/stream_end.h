@@ -33,8 +33,12 @@ class StreamEnd {
   // Written to when there is something for the guest; -1 before open().
   int wake_fd() const { return wake_fd_; }
 
-  // Runs until the session ends; does not return.
-  [[noreturn]] void serve(Session& session);
+  // Before step().
+  void attach(Session& session);
+  // Does what can be done now; false: there is nothing.
+  bool step();
+  // step() until the session ends, and sleep; does not return.
+  [[noreturn]] void serve();
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -2,32 +2,19 @@
 // Everything that the worker does with a record: ring, reader, executor, handlers, up to the
 // driver's doors. With KVGPU_FUZZ_RACE a second thread of the guest rewrites the shared bytes
 // meanwhile.
-#include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "guest.h"
 #include "kvgpu/barrier.h"
 #include "kvgpu/layout.h"
+#include "kvgpu/records.h"
 #include "mutate.h"
-#include "ops.h"
 
 using namespace kvgpu;
 using namespace kvgpu::fuzz;
 
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
-
 namespace {
-
-std::vector<uint16_t> known_opcodes() {
-  std::vector<uint16_t> known;
-  for (uint32_t opcode = 0; opcode <= worker::MAX_OPCODE; ++opcode) {
-    if (worker::find_op(static_cast<uint16_t>(opcode)) != nullptr) {
-      known.push_back(static_cast<uint16_t>(opcode));
-    }
-  }
-  return known;
-}
 
 #ifdef KVGPU_FUZZ_RACE
 constexpr bool RACE = true;
@@ -100,13 +87,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned seed) {
-  static const std::vector<uint16_t> KNOWN = known_opcodes();
-  Random random(seed + 1);
-  if (random() % 8 == 0) return LLVMFuzzerMutate(data, size, max_size);
-  std::vector<Action> actions = parse({data, size});
-  for (uint32_t n = 1 + random() % 4; n > 0; --n) mutate(&actions, KNOWN, random);
-  const std::vector<uint8_t> output = serialize(actions);
-  if (output.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
-  std::copy(output.begin(), output.end(), data);
-  return output.size();
+  return mutate_input(data, size, max_size, seed);
 }

@@ -9,7 +9,7 @@ using namespace kvgpu;
 namespace {
 
 void use(const agent::Frame& frame) {
-  if (frame.payload.size() > control::MAX_PAYLOAD_BYTES) std::abort();
+  if (frame.payload.size() > control::max_payload_bytes(frame.type)) std::abort();
   (void)agent::payload_as<control::Welcome>(frame);
   (void)agent::payload_as<control::Opened>(frame);
   (void)agent::payload_as<control::Open>(frame);

@@ -60,10 +60,7 @@ void print_succeeded() {
 
 class Guest {
  public:
-  explicit Guest(worker::Session* session) : session_(session) {
-    page()->callback_done = UINT64_MAX;  // every host function has returned already
-    session_->ending = true;             // no reply waits for a guest that does not read
-  }
+  explicit Guest(worker::Session* session) : session_(session) {}
 
   void act(const Action& action) {
     switch (action.what) {
@@ -189,7 +186,7 @@ bool allocate_extent(uint64_t bytes, control::Extent* extent) {
   return true;
 }
 
-void run_session(const std::vector<Action>& actions) {
+void with_session(const std::function<void(worker::Session&)>& use) {
   clean_region();
   const auto at = [](uint64_t offset) { return WINDOW + BLOCK_OFFSET + offset; };
   null_driver().reset(WINDOW, {at(SLAB_OFF), SLAB_BYTES}, {at(PROGRESS_OFF), PROGRESS_BYTES});
@@ -202,11 +199,20 @@ void run_session(const std::vector<Action>& actions) {
   config.region_fd = region_fd;
   const auto session =
       std::make_unique<worker::Session>(config, block, &driver, N_DEVICES, &control);
-  Guest guest(session.get());
+  reinterpret_cast<GuestPage*>(block + GUEST_PAGE_OFF)->callback_done =
+      UINT64_MAX;          // every host function has returned already
+  session->ending = true;  // no reply waits for a guest that does not read
   try {
-    for (const Action& action : actions) guest.act(action);
+    use(*session);
   } catch (const SessionEnded&) {
   }
+}
+
+void run_session(const std::vector<Action>& actions) {
+  with_session([&](worker::Session& session) {
+    Guest guest(&session);
+    for (const Action& action : actions) guest.act(action);
+  });
 }
 
 }  // namespace kvgpu::fuzz

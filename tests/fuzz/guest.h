@@ -2,10 +2,15 @@
 // A worker's session without threads, and the guest that feeds it.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "input.h"
 #include "kvgpu/control.h"
+
+namespace kvgpu::worker {
+class Session;
+}
 
 namespace kvgpu::fuzz {
 
@@ -16,7 +21,9 @@ struct SessionEnded {
 // Once: the region, the driver, the addresses.
 void prepare();
 
-// One session from its first record to the last action or to its end by a violation.
+// One session, from its first record until `use` returns or a violation ends it.
+void with_session(const std::function<void(worker::Session&)>& use);
+// `actions` of a guest that shares its memory with the worker.
 void run_session(const std::vector<Action>& actions);
 
 // For the worker's Control.

@@ -5,8 +5,12 @@
 #include <cstring>
 
 #include "guest.h"
+#include "input.h"
 #include "kvgpu/layout.h"
 #include "kvgpu/records.h"
+#include "ops.h"
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
 namespace kvgpu::fuzz {
 
@@ -108,14 +112,7 @@ void change_head(Action* action, const std::vector<uint16_t>& known_opcodes, Ran
   }
 }
 
-}  // namespace
-
-uint64_t plausible_word(Random& random) {
-  const uint32_t which = random() % 8;
-  if (which < 4) return handle(random);
-  return which < 6 ? address(random) : number(random);
-}
-
+// Changes one thing.
 void mutate(std::vector<Action>* actions, const std::vector<uint16_t>& known_opcodes,
             Random& random) {
   const auto somewhere = [&] { return actions->begin() + random() % actions->size(); };
@@ -142,6 +139,36 @@ void mutate(std::vector<Action>* actions, const std::vector<uint16_t>& known_opc
     default:
       set_word(&*somewhere(), random);
   }
+}
+
+std::vector<uint16_t> known_opcodes() {
+  std::vector<uint16_t> known;
+  for (uint32_t opcode = 0; opcode <= worker::MAX_OPCODE; ++opcode) {
+    if (worker::find_op(static_cast<uint16_t>(opcode)) != nullptr) {
+      known.push_back(static_cast<uint16_t>(opcode));
+    }
+  }
+  return known;
+}
+
+}  // namespace
+
+uint64_t plausible_word(Random& random) {
+  const uint32_t which = random() % 8;
+  if (which < 4) return handle(random);
+  return which < 6 ? address(random) : number(random);
+}
+
+size_t mutate_input(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  static const std::vector<uint16_t> KNOWN = known_opcodes();
+  Random random(seed + 1);
+  if (random() % 8 == 0) return LLVMFuzzerMutate(data, size, max_size);
+  std::vector<Action> actions = parse({data, size});
+  for (uint32_t n = 1 + random() % 4; n > 0; --n) mutate(&actions, KNOWN, random);
+  const std::vector<uint8_t> output = serialize(actions);
+  if (output.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
+  std::copy(output.begin(), output.end(), data);
+  return output.size();
 }
 
 }  // namespace kvgpu::fuzz

@@ -8,7 +8,7 @@ target=${1:?usage: run.sh TARGET SECONDS} seconds=${2:?usage: run.sh TARGET SECO
 build=build/fuzz
 corpus=$build/corpus/$target seeds=$build/seeds/$target
 mkdir -p "$corpus" "$seeds" "$build/artifacts"
-[[ $target == frames ]] || $build/tests/fuzz/fuzz_seeds "$seeds"
+[[ $target =~ ^(frames|agent_stream)$ ]] || $build/tests/fuzz/fuzz_seeds "$seeds"
 
 log=$build/$target.log
 # The quarantine of freed memory is kept small: each session has queues of some MiB.

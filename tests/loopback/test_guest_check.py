@@ -41,7 +41,7 @@ def test_all_is_well_under_kvgpu_run(host: Loopback) -> None:
     lines = [line.split() for line in output.splitlines()]
     assert [line[:2] for line in lines] == [["ok", check] for check in CHECKS], output
     for words in (
-        "a process of the host, with shared memory by memfd",
+        "a process of the host (kvgpu run)",
         "write-back; copies in",
         "kvgpu protocol 0.",
         "libcuda.so.1",
@@ -54,6 +54,16 @@ def test_json_says_the_same(host: Loopback) -> None:
     found = results(host.run(CHECK, "--json"))
     assert {result["state"] for result in found.values()} == {"ok"}
     assert "GB/s" in found["memory"]["found"]
+
+
+def test_session_without_shared_memory_is_told_and_all_is_well() -> None:
+    with loopback(KVGPU_TRANSPORT="stream") as host:
+        done = host.run(CHECK, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = results(done)
+    states = {check: result["state"] for check, result in found.items()}
+    assert states == {check: "skipped" if check == "memory" else "ok" for check in CHECKS}
+    assert "not shared with the host: byte-stream form" in found["region"]["found"]
 
 
 def test_agent_that_is_not_running_fails_with_advice(tmp_path: Path) -> None:
@@ -82,8 +92,9 @@ def test_no_device_and_no_agent_fails_with_advice_in_plain_text() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "FAILED   device   no PCI device 1af4:1110 in this VM" in done.stdout
-    assert "-> the host's administrator adds it" in done.stdout
+    device = "FAILED   device   neither PCI device 1af4:1110 nor port org.kvgpu.0 in this VM"
+    assert device in done.stdout
+    assert "-> the host's administrator adds them" in done.stdout
 
 
 def test_foreign_libcuda_is_told_apart(host: Loopback) -> None:

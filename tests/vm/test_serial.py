@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def test_serial_vm_has_no_shared_memory(serial: Vm) -> None:
     assert not Path(f"/dev/shm/kvgpu-{serial.uuid()}").exists()
     log = serial.check("journalctl -u kvgpu-guest")
     assert "sessions run over the port alone" in log
+
+
+def test_serial_check_finds_the_slow_form_and_says_what_to_do(serial: Vm) -> None:
+    text = serial.run(f"{AS_NOBODY} kvgpu-check", timeout_s=240)
+    assert text.status == 0, text.stdout + text.stderr
+    slow = "no shared memory device: slow byte-stream form over virtio-serial"
+    assert f"ok       device   {slow}" in text.stdout
+    assert "result correct" in text.stdout
+    output = serial.run(f"{AS_NOBODY} kvgpu-check --json", timeout_s=240)
+    assert output.status == 0, output.stdout + output.stderr
+    report = json.loads(output.stdout)
+    found = {result["check"]: result for result in report["checks"]}
+    assert report["ok"]
+    assert found["device"]["found"] == slow
+    assert "kvgpu vm xml --from" in found["device"]["advice"]
+    assert "byte-stream form" in found["region"]["found"]
 
 
 def test_serial_unmodified_program_computes(serial: Vm) -> None:

@@ -57,7 +57,10 @@ void Session::kick() {
 
 CUresult Session::tell_share(uint64_t address, uint64_t bytes, uint64_t on) {
   if (!is_byte_stream_) return CUDA_SUCCESS;
-  return send(wire::Op::SHARE, 0, part(wire::Share{address - reserve_address_space(), bytes, on}));
+  wire::Header header{};
+  header.opcode = static_cast<uint16_t>(wire::Op::SHARE);
+  header.flags = wire::NOREPLY;
+  return submit(header, part(wire::Share{address - reserve_address_space(), bytes, on}));
 }
 
 // ---- replies and events
