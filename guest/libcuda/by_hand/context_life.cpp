@@ -88,6 +88,7 @@ CUresult deactivate(Context& context, wire::Op op) {
     tables().streams.remove(stream->handle);
   }
   context.streams.clear();
+  context.leaving.clear();
   context.idle_thread_streams.clear();
   forget_objects(context);
   for (const MemoryRange& range : memory_map().take_context(context)) give_back(range);

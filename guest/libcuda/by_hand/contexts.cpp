@@ -128,6 +128,7 @@ CUresult finish_work(Context& context) {
       if (const CUresult bad = mark_stream(*stream, &number)) return bad;
       numbers.push_back({stream->word, number});
     }
+    append_leaving(context, Streams::ALL, &numbers);
   }
   for (const auto& [word, number] : numbers) {
     if (const CUresult bad = Session::get().wait(word, number)) return bad;

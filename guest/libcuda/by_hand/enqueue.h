@@ -71,6 +71,10 @@ struct StreamNumber {
 };
 CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers);
 
+// What destroyed streams have still to do. Holding context.mutex.
+enum class Streams { ALL, BLOCKING };
+void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* numbers);
+
 // All work so far of all streams of the context that do not capture.
 CUresult finish_work(Context& context);
 

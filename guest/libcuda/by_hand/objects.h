@@ -37,6 +37,14 @@ struct Context {
   Stream* legacy = nullptr;
   std::mutex mutex;  // the primary context's state and the lists below
   std::vector<Stream*> streams;
+  // Of streams that were destroyed with work in flight: a synchronisation waits for it all the
+  // same.
+  struct Leaving {
+    uint32_t word;
+    uint64_t last_number;
+    bool is_blocking;
+  };
+  std::vector<Leaving> leaving;
   std::vector<wire::Handle> idle_thread_streams;  // hidden streams of threads that are gone
 };
 

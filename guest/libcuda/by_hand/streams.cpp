@@ -24,6 +24,14 @@ struct ThreadStreams {
 };
 thread_local ThreadStreams thread_streams;
 
+void forget_done(Context& context) {
+  Session& session = Session::get();
+  std::erase_if(context.leaving, [&](const Context::Leaving& gone) {
+    return session.reached(gone.word, gone.last_number) ||
+           session.is_lost(gone.word, gone.last_number);
+  });
+}
+
 Stream* take_idle_stream(Context& context) {
   const std::lock_guard lock(context.mutex);
   while (!context.idle_thread_streams.empty()) {
@@ -101,6 +109,13 @@ CUresult mark_stream(Stream& stream, uint64_t* number) {
   return result;
 }
 
+void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* numbers) {
+  forget_done(context);
+  for (const auto& [word, last_number, is_blocking] : context.leaving) {
+    if (which == Streams::ALL || is_blocking) numbers->push_back({word, last_number});
+  }
+}
+
 CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers) {
   std::vector<Stream*> streams{&stream};
   if (stream.is_legacy()) {
@@ -108,6 +123,7 @@ CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers) {
     for (Stream* other : stream.context->streams) {
       if (other != &stream && !(other->flags & CU_STREAM_NON_BLOCKING)) streams.push_back(other);
     }
+    append_leaving(*stream.context, Streams::BLOCKING, numbers);
   }
   for (Stream* each : streams) {
     uint64_t number;
@@ -165,6 +181,8 @@ CUresult stream_destroy_v2(CUstream hStream) {
   {
     const std::lock_guard lock(context.mutex);
     std::erase(context.streams, stream);
+    forget_done(context);
+    context.leaving.push_back({stream->word, last, !(stream->flags & CU_STREAM_NON_BLOCKING)});
   }
   const uint32_t word = stream->word;
   const wire::StreamRef body{stream->handle};

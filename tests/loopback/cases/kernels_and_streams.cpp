@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -129,6 +130,28 @@ TEST_CASE("stream: query, priority, destroyed with work in flight, unknown handl
   CU(cuStreamGetPriority(stream, &priority));
   CHECK(priority == greatest);
   CU(cuStreamDestroy(stream));
+}
+
+TEST_CASE("stream: work of a destroyed stream is waited for by its context") {
+  const Gpu gpu;
+  const Ints data(4);
+  for (const unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING}) {
+    CUstream stream;
+    CU(cuStreamCreate(&stream, flags));
+    std::atomic<bool> opened{false};
+    Gate gate(gpu, stream);
+    add_one(gpu, data, stream);
+    CU(cuStreamDestroy(stream));
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      opened = true;
+      gate.open();
+    });
+    CU(cuCtxSynchronize());
+    CHECK(opened);
+    opener.join();
+  }
+  CHECK(data.read() == std::vector<int>(4, 2));
 }
 
 TEST_CASE("stream: polling the legacy stream and waiting for it come to an end") {

@@ -105,6 +105,29 @@ TEST_CASE("host_alloc: freeing waits for the work that uses it") {
   CU(cuStreamDestroy(stream));
 }
 
+TEST_CASE("host_alloc: what was freed piece by piece and comes back as one can be copied as one") {
+  const Gpu gpu;
+  constexpr size_t PIECE = 20 << 20, WHOLE = 2 * PIECE;
+  void *first = nullptr, *second = nullptr;
+  CU(cuMemHostAlloc(&first, PIECE, 0));
+  CU(cuMemHostAlloc(&second, PIECE, 0));
+  CU(cuMemFreeHost(first));
+  CU(cuMemFreeHost(second));
+  char* host = nullptr;
+  CU(cuMemHostAlloc(reinterpret_cast<void**>(&host), WHOLE, 0));
+  CUdeviceptr device = 0;
+  CU(cuMemAlloc(&device, WHOLE));
+  host[0] = 'a';
+  host[WHOLE - 1] = 'z';
+  CU(cuMemcpyHtoD(device, host, WHOLE));
+  host[0] = host[WHOLE - 1] = 0;
+  CU(cuMemcpyDtoH(host, device, WHOLE));
+  CHECK(host[0] == 'a');
+  CHECK(host[WHOLE - 1] == 'z');
+  CU(cuMemFree(device));
+  CU(cuMemFreeHost(host));
+}
+
 TEST_CASE("host_alloc: a reset of the context takes its buffers along") {
   {
     const Gpu gpu;
