@@ -168,7 +168,6 @@ void prepare() {
   // The driver's printf: Output reads it back from descriptor 1, and empties it.
   static worker::Output output;
   if (!output.capture()) fail("capture");
-  std::atexit(print_succeeded);
 }
 
 SharedBytes shared_bytes() {
@@ -209,6 +208,7 @@ void with_session(const std::function<void(worker::Session&)>& use) {
 }
 
 void run_session(const std::vector<Action>& actions) {
+  [[maybe_unused]] static const int AT_END = std::atexit(print_succeeded);
   with_session([&](worker::Session& session) {
     Guest guest(&session);
     for (const Action& action : actions) guest.act(action);
