@@ -142,7 +142,7 @@ fuzz: build-fuzz-targets  ## a hostile guest, for SECONDS (TARGET=decode, decode
 	tests/fuzz/run.sh $(TARGET) $(SECONDS)
 
 test-loopback: build-release
-	$(PYTEST) tests/loopback
+	$(PYTEST) -n $(JOBS) tests/loopback
 
 test-vm-smoke: deb
 	$(PYTEST) -m 'vm and smoke' tests/vm

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from framework.guest_image import GuestImage
@@ -122,3 +123,42 @@ def test_two_vms_compute_and_see_their_own(
         other.destroy()
         wait_until("the other's session is gone", lambda: len(sessions()) == 1, 5)
         wait_for_progress(vm, "here")
+
+
+def without_kvgpu(definition: str) -> str:
+    """Return the domain's XML without what kvgpu put there."""
+    domain = ElementTree.fromstring(definition)
+    devices, metadata = domain.find("devices"), domain.find("metadata")
+    assert devices is not None
+    assert metadata is not None
+    domain.remove(metadata)
+    ours = [each for each in devices.iter("shmem") if each.get("name", "").startswith("kvgpu-")]
+    for channel in devices.iter("channel"):
+        target = channel.find("target")
+        if target is not None and target.get("name", "").startswith("org.kvgpu."):
+            ours.append(channel)
+    assert len(ours) == 2
+    for each in ours:
+        devices.remove(each)
+    return ElementTree.tostring(domain, encoding="unicode")
+
+
+def test_detached_and_started_again(image: GuestImage, package: Path, linger: Path) -> None:
+    install = f"apt-get install -y --no-install-recommends /payload/{package.name}"
+    with Vm("kvgpu-detach", image, [package, linger]) as vm:
+        attached = vm.definition()
+        vm.start()
+        vm.check(f"{install} && sync", timeout_s=120)
+        start_linger(vm, "with")
+        vm.destroy()
+        virsh("define", "/dev/stdin", stdin=without_kvgpu(attached))
+        vm.start()
+        without = vm.run("/payload/linger /tmp/without", timeout_s=120)
+        assert without.status == 1, "there is no GPU to be had"
+        assert "kvgpu: " in without.stderr, without.stderr
+        assert "cuInit: CUDA error" in without.stderr
+        assert not sessions()
+        vm.destroy()
+        virsh("define", "/dev/stdin", stdin=attached)
+        vm.start()
+        start_linger(vm, "again")

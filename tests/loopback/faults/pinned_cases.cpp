@@ -39,6 +39,7 @@ void round_trip(unsigned char* host, size_t bytes) {
   CU(cuMemcpyDtoHAsync(host, device, bytes, stream));
   // The later copy of the same buffer finds what the earlier one brought.
   CU(cuMemcpyHtoDAsync(device, host, bytes, stream));
+  CU(cuStreamSynchronize(stream));  // pinned memory is read in place
   std::memset(host, 0, bytes);
   CU(cuMemcpyDtoHAsync(host, device, bytes, stream));
   CU(cuStreamSynchronize(stream));
