@@ -5,9 +5,11 @@
 #include <chrono>
 #include <thread>
 
+#include "generated/handlers.gen.h"
 #include "log.h"
 #include "ops.h"
 #include "progress_watch.h"
+#include "quiet.h"
 #include "session.h"
 
 namespace kvgpu::worker {
@@ -140,11 +142,14 @@ void Executor::execute(const Task& queued) {
 void Executor::start_blocking(Task task) {
   auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
   task.body = *bytes;
-  const bool accepted = pool_->submit([session = session_, task, bytes] {
+  std::shared_ptr<Quiet> quiet;
+  if (task.op->handler == &mem_free_v2) quiet = std::make_shared<Quiet>(*session_, device_);
+  const bool accepted = pool_->submit([session = session_, task, bytes, quiet] {
     session->wait_for_others(task.wait_for);
     if (session->dependencies.any()) {
       session->dependencies.wait(task.seq, uses_of(*session, task));
     }
+    if (quiet != nullptr) quiet->wait();
     run_task(*session, task);
   });
   if (!accepted) session_->violation(task);

@@ -134,6 +134,14 @@ class HandleTable {
     const std::shared_lock lock(mutex_);
     for (const auto& [handle, context] : contexts_) visit(*context);
   }
+  [[nodiscard]] std::vector<std::shared_ptr<Stream>> streams_of(int device) const {
+    std::vector<std::shared_ptr<Stream>> found;
+    const std::shared_lock lock(mutex_);
+    for (const auto& [handle, stream] : streams_) {
+      if (stream->context->device == device) found.push_back(stream);
+    }
+    return found;
+  }
   template <typename Visit>
   void each_stream(Visit visit) const {
     const std::shared_lock lock(mutex_);

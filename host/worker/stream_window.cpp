@@ -39,6 +39,21 @@ bool StreamWindow::record(const DriverTable& driver, CUstream stream) {
   return true;
 }
 
+CUevent StreamWindow::event_behind(const DriverTable& driver, CUstream stream) {
+  if (given_ == done_) return nullptr;
+  if (driver.cuStreamQuery(stream) == CUDA_SUCCESS) {
+    for (const Point& point : points_) idle_.push_back(point.event);
+    points_.clear();
+    done_ = given_;
+    return nullptr;
+  }
+  CUevent event = nullptr;
+  if (driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return nullptr;
+  if (driver.cuEventRecord(event, stream) == CUDA_SUCCESS) return event;
+  (void)driver.cuEventDestroy_v2(event);
+  return nullptr;
+}
+
 void StreamWindow::close(const DriverTable& driver) {
   for (const Point& point : points_) (void)driver.cuEventDestroy_v2(point.event);
   for (CUevent event : idle_) (void)driver.cuEventDestroy_v2(event);

@@ -28,6 +28,9 @@ class StreamWindow {
   }
   [[nodiscard]] bool may_be_full() const { return given_ - done_ >= LIMIT; }  // no driver call
   [[nodiscard]] bool is_full(const DriverTable& driver, CUstream stream);
+  // Behind all that the driver has been given for this stream; the caller destroys it. Null: all of
+  // that is done, or there is no event to be had. Not while anything of the device captures.
+  [[nodiscard]] CUevent event_behind(const DriverTable& driver, CUstream stream);
   // The stream is going.
   void close(const DriverTable& driver);
 

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuMemFree waits for the device inside the driver and keeps every other thread out of it while it
+// does (one H200, driver 580). So the work that it would wait for is waited for out here first.
+#pragma once
+
+#include <cuda.h>
+
+#include <vector>
+
+#include "driver.h"
+
+namespace kvgpu::worker {
+
+class Session;
+
+class Quiet {
+ public:
+  // The executor of the device: what the driver has been given so far.
+  Quiet(Session& session, int device);
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+  ~Quiet();
+
+  // Any thread.
+  void wait();
+
+ private:
+  const DriverTable& driver_;
+  std::vector<CUevent> events_;
+};
+
+}  // namespace kvgpu::worker
