@@ -64,6 +64,33 @@ CUresult copy_sync(uint64_t to, Side to_side, uint64_t from, Side from_side, siz
   return submit_and_wait(*context, *context->legacy, copy_operation(copy));
 }
 
+/// What cuGraphMemcpyNodeGetParams answers.
+std::shared_ptr<NodeParams> copy_params(const CUDA_MEMCPY3D& copy) {
+  auto params = std::make_shared<NodeParams>();
+  params->copy = copy;
+  return params;
+}
+
+CUmemorytype type_of(Side side) {
+  if (side == Side::HOST) return CU_MEMORYTYPE_HOST;
+  return side == Side::DEVICE ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED;
+}
+
+CUDA_MEMCPY3D linear(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes) {
+  CUDA_MEMCPY3D copy{};
+  copy.dstMemoryType = type_of(to_side);
+  copy.dstHost = reinterpret_cast<void*>(to);
+  copy.dstDevice = to;
+  copy.dstPitch = n_bytes;
+  copy.srcMemoryType = type_of(from_side);
+  copy.srcHost = reinterpret_cast<const void*>(from);
+  copy.srcDevice = from;
+  copy.srcPitch = n_bytes;
+  copy.WidthInBytes = n_bytes;
+  copy.Height = copy.Depth = 1;
+  return copy;
+}
+
 CUresult copy_async(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes,
                     CUstream handle) {
   Context* context;
@@ -79,7 +106,11 @@ CUresult copy_async(uint64_t to, Side to_side, uint64_t from, Side from_side, si
   }
   // Pageable memory may change or go as soon as the call returns.
   const bool pageable = !copy.to_known || !copy.from_known;
-  if (capturing || !pageable) return context->submit(*stream, copy_operation(copy));
+  if (capturing || !pageable) {
+    Operation operation = copy_operation(copy);
+    if (capturing) operation.params = copy_params(linear(to, to_side, from, from_side, n_bytes));
+    return context->submit(*stream, std::move(operation));
+  }
   if (!copy.to_known || n_bytes > MAX_STAGED_BYTES)
     return submit_and_wait(*context, *stream, copy_operation(copy));
   auto staged = std::make_shared<std::vector<char>>(n_bytes);
@@ -88,6 +119,13 @@ CUresult copy_async(uint64_t to, Side to_side, uint64_t from, Side from_side, si
   Operation operation = copy_operation(copy);
   operation.run = [staged, run = std::move(operation.run)](Context& c) { return run(c); };
   return context->submit(*stream, std::move(operation));
+}
+
+/// What cuGraphMemsetNodeGetParams answers.
+std::shared_ptr<NodeParams> fill_params(const CUDA_MEMSET_NODE_PARAMS& fill) {
+  auto params = std::make_shared<NodeParams>();
+  params->fill = fill;
+  return params;
 }
 
 template <class T>
@@ -107,6 +145,7 @@ CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
     std::fill_n(reinterpret_cast<T*>(pointer), n, value);
     return CUDA_SUCCESS;
   };
+  operation.params = fill_params({pointer, 0, value, sizeof(T), n, 1});
   return context->submit(*stream, std::move(operation));
 }
 
@@ -117,13 +156,14 @@ struct Rows {
 
 /// The first byte of a side that CUDA_MEMCPY2D describes; arrays are not done.
 CUresult rows_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x_bytes, size_t y,
-                 size_t pitch_bytes, size_t width_bytes, Rows* rows) {
+                 size_t pitch_bytes, size_t width_bytes, Rows* rows, bool one_row = false) {
   if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
   const bool is_host = type == CU_MEMORYTYPE_HOST;
   if (!is_host && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
     return CUDA_ERROR_INVALID_VALUE;
   const uint64_t base = is_host ? address(host) : device;
-  if (base == 0 || pitch_bytes < x_bytes + width_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (base == 0 || (!one_row && pitch_bytes < x_bytes + width_bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   *rows = {base + y * pitch_bytes + x_bytes, pitch_bytes};
   return CUDA_SUCCESS;
 }
@@ -134,26 +174,72 @@ Side side_of(CUmemorytype type) {
 }
 
 /// The operation of a copy of rows. As a plain copy, every address is looked at again when it runs.
-CUresult rows_operation(Context& context, const CUDA_MEMCPY2D& p, Operation* operation,
+CUresult rows_operation(Context& context, const CUDA_MEMCPY3D& p, Operation* operation,
                         bool* pageable) {
-  Rows to, from;
-  RETURN_IF_FAILED(rows_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY,
-                           p.dstPitch, p.WidthInBytes, &to));
-  RETURN_IF_FAILED(rows_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY,
-                           p.srcPitch, p.WidthInBytes, &from));
   std::vector<Operation> rows;
   *pageable = false;
-  for (size_t y = 0; y < p.Height; ++y) {
-    Copy copy;
-    RETURN_IF_FAILED(describe(context, to.address + y * to.pitch_bytes, side_of(p.dstMemoryType),
-                              from.address + y * from.pitch_bytes, side_of(p.srcMemoryType),
-                              p.WidthInBytes, &copy));
-    *pageable |= !copy.to_known || !copy.from_known;
-    rows.push_back(copy_operation(copy));
+  const bool one_row = p.Height <= 1 && p.Depth <= 1;
+  for (size_t z = 0; z < p.Depth; ++z) {
+    Rows to, from;
+    RETURN_IF_FAILED(rows_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes,
+                             p.dstY + (p.dstZ + z) * p.dstHeight, p.dstPitch, p.WidthInBytes, &to,
+                             one_row));
+    RETURN_IF_FAILED(rows_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes,
+                             p.srcY + (p.srcZ + z) * p.srcHeight, p.srcPitch, p.WidthInBytes, &from,
+                             one_row));
+    for (size_t y = 0; y < p.Height; ++y) {
+      Copy copy;
+      RETURN_IF_FAILED(describe(context, to.address + y * to.pitch_bytes, side_of(p.dstMemoryType),
+                                from.address + y * from.pitch_bytes, side_of(p.srcMemoryType),
+                                p.WidthInBytes, &copy));
+      *pageable |= !copy.to_known || !copy.from_known;
+      rows.push_back(copy_operation(copy));
+    }
   }
   operation->type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  operation->params = copy_params(p);
   operation->run = [rows = std::move(rows)](Context& c) {
     for (const Operation& row : rows) RETURN_IF_FAILED(row.run(c));
+    return CUDA_SUCCESS;
+  };
+  return CUDA_SUCCESS;
+}
+
+CUDA_MEMCPY3D one_plane(const CUDA_MEMCPY2D& p) {
+  CUDA_MEMCPY3D copy{};
+  copy.dstMemoryType = p.dstMemoryType;
+  copy.dstHost = p.dstHost;
+  copy.dstDevice = p.dstDevice;
+  copy.dstXInBytes = p.dstXInBytes;
+  copy.dstY = p.dstY;
+  copy.dstPitch = p.dstPitch;
+  copy.srcMemoryType = p.srcMemoryType;
+  copy.srcHost = p.srcHost;
+  copy.srcDevice = p.srcDevice;
+  copy.srcXInBytes = p.srcXInBytes;
+  copy.srcY = p.srcY;
+  copy.srcPitch = p.srcPitch;
+  copy.WidthInBytes = p.WidthInBytes;
+  copy.Height = p.Height;
+  copy.Depth = 1;
+  return copy;
+}
+
+template <class T>
+CUresult make_fill_rows(Context& context, CUdeviceptr pointer, size_t pitch_bytes, T value,
+                        size_t width, size_t height, Operation* operation) {
+  if (pointer % sizeof(T) != 0 || (height > 1 && pitch_bytes % sizeof(T) != 0) ||
+      (height > 1 && pitch_bytes < width * sizeof(T)))
+    return CUDA_ERROR_INVALID_VALUE;
+  const size_t n_bytes = pitch_bytes * (height - 1) + width * sizeof(T);
+  if (!context.device.memory.contains(pointer, n_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  operation->type = CU_GRAPH_NODE_TYPE_MEMSET;
+  operation->params = fill_params({pointer, pitch_bytes, value, sizeof(T), width, height});
+  operation->run = [=](Context& c) {
+    const auto hold = c.device.memory.snapshot();
+    if (!hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (size_t y = 0; y < height; ++y)
+      std::fill_n(reinterpret_cast<T*>(pointer + y * pitch_bytes), width, value);
     return CUDA_SUCCESS;
   };
   return CUDA_SUCCESS;
@@ -165,26 +251,38 @@ CUresult fill_rows(CUdeviceptr pointer, size_t pitch_bytes, T value, size_t widt
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
+  Operation operation;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   if (width == 0 || height == 0) return CUDA_SUCCESS;
-  if (pointer % sizeof(T) != 0 || (height > 1 && pitch_bytes % sizeof(T) != 0) ||
-      (height > 1 && pitch_bytes < width * sizeof(T)))
-    return CUDA_ERROR_INVALID_VALUE;
-  const size_t n_bytes = pitch_bytes * (height - 1) + width * sizeof(T);
-  if (!context->device.memory.contains(pointer, n_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  operation.run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (!hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    for (size_t y = 0; y < height; ++y)
-      std::fill_n(reinterpret_cast<T*>(pointer + y * pitch_bytes), width, value);
-    return CUDA_SUCCESS;
-  };
+  RETURN_IF_FAILED(
+      make_fill_rows(*context, pointer, pitch_bytes, value, width, height, &operation));
   return context->submit(*stream, std::move(operation));
 }
 
 }  // namespace
+
+CUresult software_gpu::make_copy(Context& context, const CUDA_MEMCPY3D& p, Operation* operation) {
+  bool pageable;
+  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_ERROR_INVALID_VALUE;
+  return rows_operation(context, p, operation, &pageable);
+}
+
+CUresult software_gpu::make_fill(Context& context, const CUDA_MEMSET_NODE_PARAMS& p,
+                                 Operation* operation) {
+  if (p.width == 0 || p.height == 0) return CUDA_ERROR_INVALID_VALUE;
+  switch (p.elementSize) {
+    case 1:
+      return make_fill_rows(context, p.dst, p.pitch, static_cast<unsigned char>(p.value), p.width,
+                            p.height, operation);
+    case 2:
+      return make_fill_rows(context, p.dst, p.pitch, static_cast<unsigned short>(p.value), p.width,
+                            p.height, operation);
+    case 4:
+      return make_fill_rows(context, p.dst, p.pitch, p.value, p.width, p.height, operation);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
 
 SOFTWARE_GPU_API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) {
   return copy_sync(to, Side::ANY, from, Side::ANY, n);
@@ -237,7 +335,7 @@ SOFTWARE_GPU_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream handle) {
   if (p->WidthInBytes == 0 || p->Height == 0) return CUDA_SUCCESS;
   Operation operation;
   bool pageable;
-  RETURN_IF_FAILED(rows_operation(*context, *p, &operation, &pageable));
+  RETURN_IF_FAILED(rows_operation(*context, one_plane(*p), &operation, &pageable));
   return pageable ? submit_and_wait(*context, *stream, std::move(operation))
                   : context->submit(*stream, std::move(operation));
 }

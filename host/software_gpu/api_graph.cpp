@@ -1,182 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capture and graphs.
+// Graphs: their life, their nodes and edges.
 #include <algorithm>
+#include <cstring>
 
 #include "api.h"
-
-namespace software_gpu {
-
-static CUstreamCaptureMode& thread_capture_mode() {
-  static thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  return mode;
-}
-
-CUresult check_capture_safe(Context& context) {
-  const CUstreamCaptureMode mode = thread_capture_mode();
-  if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
-  std::lock_guard lock(context.order_mutex);
-  for (const auto& capture : context.captures) {
-    const bool mine = capture->thread == std::this_thread::get_id() &&
-                      capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    const bool global =
-        mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if (!mine && !global) continue;
-    capture->invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  return CUDA_SUCCESS;
-}
-
-}  // namespace software_gpu
 
 using namespace software_gpu;
 
 namespace {
 
-std::atomic<uint64_t> next_capture_id{1};
+CUgraphNode handle_of(const GraphNode* node) {
+  return reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(node));
+}
+GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
 
-/// All streams that take part leave the capture. Under order_mutex.
-bool leave_capture(Context& context, const std::shared_ptr<Capture>& capture,
-                   const Stream& origin) {
-  bool all_joined = true;
-  std::vector<std::shared_ptr<Stream>> streams = context.streams.all();
-  {
-    std::lock_guard lock(context.per_thread_mutex);
-    for (const auto& weak : context.per_thread_streams)
-      if (auto stream = weak.lock()) streams.push_back(std::move(stream));
-  }
-  const std::vector<GraphNode*> front = origin.capture_front;
-  for (const auto& stream : streams) {
-    if (stream->capture != capture) continue;
-    all_joined &= joined(stream->capture_front, front);
-    stream->capture.reset();
-    stream->capture_front.clear();
-  }
-  std::erase(context.captures, capture);
-  return all_joined;
+/// The graphs inside the node's child graph are no handles any more, either.
+void forget_child(const GraphNode& node) {
+  if (node.operation.type != CU_GRAPH_NODE_TYPE_GRAPH) return;
+  const std::shared_ptr<Graph> child = node.operation.params->child;
+  static_cast<void>(Driver::instance().graphs.take(child.get()));
+  for (const auto& inner : child->nodes) forget_child(*inner);
 }
 
-CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
-                      CUgraph* graph, const CUgraphNode** dependencies, size_t* n_dependencies) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  std::lock_guard lock(context->order_mutex);
-  const auto& capture = stream->capture;
-  *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
-            : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                               : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  if (!capture || capture->invalid) return CUDA_SUCCESS;
-  if (id) *id = capture->id;
-  if (graph) *graph = reinterpret_cast<CUgraph>(capture->graph.get());
-  if (dependencies)
-    *dependencies = reinterpret_cast<const CUgraphNode*>(stream->capture_front.data());
-  if (n_dependencies) *n_dependencies = stream->capture_front.size();
+struct Edge {
+  const GraphNode* from;
+  const GraphNode* to;
+};
+
+/// CUDA's way to give out a list. All edges here are plain ones.
+CUresult give(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to,
+              CUgraphEdgeData* data, size_t* n) {
+  if (!n) return CUDA_ERROR_INVALID_VALUE;
+  const bool wanted = from || to || data;
+  for (size_t i = 0; wanted && i < *n; ++i) {
+    if (from) from[i] = i < edges.size() ? handle_of(edges[i].from) : nullptr;
+    if (to) to[i] = i < edges.size() ? handle_of(edges[i].to) : nullptr;
+    if (data) data[i] = {};
+  }
+  *n = wanted ? std::min(*n, edges.size()) : edges.size();
   return CUDA_SUCCESS;
 }
 
-CUresult instantiate(CUgraphExec* out, CUgraph handle) {
-  RETURN_IF_FAILED(enter_without_context());
-  const auto graph = Driver::instance().graphs.find(handle);
-  if (!out || !graph) return CUDA_ERROR_INVALID_VALUE;
-  auto exec = std::make_shared<GraphExec>();
-  for (const auto& node : graph->nodes) exec->operations.push_back(node->operation);
-  *out = reinterpret_cast<CUgraphExec>(exec.get());
-  Driver::instance().graph_execs.add(std::move(exec));
-  return CUDA_SUCCESS;
+bool are_plain(const CUgraphEdgeData* data, size_t n) {
+  constexpr CUgraphEdgeData PLAIN{};
+  for (size_t i = 0; data && i < n; ++i)
+    if (memcmp(&data[i], &PLAIN, sizeof PLAIN) != 0) return false;
+  return true;
 }
 
 }  // namespace
-
-SOFTWARE_GPU_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->is_legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  std::lock_guard lock(context->order_mutex);
-  if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
-  auto capture = std::make_shared<Capture>();
-  capture->graph = std::make_shared<Graph>();
-  capture->mode = mode;
-  capture->thread = std::this_thread::get_id();
-  capture->origin = stream.get();
-  capture->id = next_capture_id.fetch_add(1);
-  stream->capture = capture;
-  stream->capture_front.clear();
-  context->captures.push_back(std::move(capture));
-  return CUDA_SUCCESS;
-}
-
-SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (!graph) return CUDA_ERROR_INVALID_VALUE;
-  *graph = nullptr;
-  std::lock_guard lock(context->order_mutex);
-  const std::shared_ptr<Capture> capture = stream->capture;
-  if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
-  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-      capture->thread != std::this_thread::get_id()) {
-    // As on an H200 (driver 580): the attempt ends the capture, and its graph is lost.
-    capture->invalid = true;
-    leave_capture(*context, capture, *stream);
-    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  }
-  if (capture->origin != stream.get()) {
-    capture->invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-  }
-  const bool all_joined = leave_capture(*context, capture, *stream);
-  if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (!all_joined) {
-    capture->invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-  }
-  *graph = reinterpret_cast<CUgraph>(capture->graph.get());
-  Driver::instance().graphs.add(capture->graph);
-  return CUDA_SUCCESS;
-}
-
-SOFTWARE_GPU_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  std::lock_guard lock(context->order_mutex);
-  *status = !stream->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
-            : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  return CUDA_SUCCESS;
-}
-
-SOFTWARE_GPU_API cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status,
-                                           cuuint64_t* id, CUgraph* graph,
-                                           const CUgraphNode** dependencies,
-                                           size_t* n_dependencies) {
-  return capture_info(handle, status, id, graph, dependencies, n_dependencies);
-}
-
-SOFTWARE_GPU_API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status,
-                                           cuuint64_t* id, CUgraph* graph,
-                                           const CUgraphNode** dependencies,
-                                           const CUgraphEdgeData** edges, size_t* n_dependencies) {
-  if (edges) *edges = nullptr;  // all edges are plain ones
-  return capture_info(handle, status, id, graph, dependencies, n_dependencies);
-}
-
-SOFTWARE_GPU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  RETURN_IF_FAILED(enter_without_context());
-  if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-  std::swap(*mode, thread_capture_mode());
-  return CUDA_SUCCESS;
-}
 
 SOFTWARE_GPU_API cuGraphCreate(CUgraph* handle, unsigned flags) {
   RETURN_IF_FAILED(enter_without_context());
@@ -187,68 +59,135 @@ SOFTWARE_GPU_API cuGraphCreate(CUgraph* handle, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+SOFTWARE_GPU_API cuGraphClone(CUgraph* handle, CUgraph original) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(original);
+  if (!handle || !graph) return CUDA_ERROR_INVALID_VALUE;
+  auto clone = graph->clone();
+  *handle = reinterpret_cast<CUgraph>(clone.get());
+  Driver::instance().graphs.add(std::move(clone));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphNodeFindInClone(CUgraphNode* found, CUgraphNode original, CUgraph clone) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(clone);
+  if (!found || !original || !graph) return CUDA_ERROR_INVALID_VALUE;
+  const GraphNode* const node = graph->clone_of(node_of(original));
+  *found = handle_of(node);
+  return node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 SOFTWARE_GPU_API cuGraphDestroy(CUgraph handle) {
   RETURN_IF_FAILED(enter_without_context());
-  return Driver::instance().graphs.take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const auto graph = Driver::instance().graphs.take(handle);
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& node : graph->nodes) forget_child(*node);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphDestroyNode(CUgraphNode handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  const GraphNode* const node = node_of(handle);
+  forget_child(*node);
+  node->graph->remove(node);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle || !type) return CUDA_ERROR_INVALID_VALUE;
+  *type = node_of(handle)->operation.type;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle || !graph || node_of(handle)->operation.type != CU_GRAPH_NODE_TYPE_GRAPH)
+    return CUDA_ERROR_INVALID_VALUE;
+  const std::shared_ptr<Graph>& child = node_of(handle)->operation.params->child;
+  Driver::instance().graphs.add(child);
+  *graph = reinterpret_cast<CUgraph>(child.get());
+  return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* n_nodes) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(handle);
-  if (!graph || !n_nodes) return CUDA_ERROR_INVALID_VALUE;
-  const size_t n_all = graph->nodes.size();
-  for (size_t i = 0; nodes && i < *n_nodes; ++i)
-    nodes[i] = i < n_all ? reinterpret_cast<CUgraphNode>(graph->nodes[i].get()) : nullptr;
-  *n_nodes = nodes ? std::min(*n_nodes, n_all) : n_all;
-  return CUDA_SUCCESS;
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Edge> all;
+  for (const auto& node : graph->nodes) all.push_back({node.get(), nullptr});
+  return give(all, nodes, nullptr, nullptr, n_nodes);
 }
 
-SOFTWARE_GPU_API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
-                                             unsigned long long flags) {
-  if (flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
-                                               CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
-    return CUDA_ERROR_NOT_SUPPORTED;
-  return instantiate(exec, graph);
-}
-
-SOFTWARE_GPU_API cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
-                                              CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  parameters->hErrNode_out = nullptr;
-  parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
-  if (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  RETURN_IF_FAILED(instantiate(exec, graph));
-  parameters->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-  return CUDA_SUCCESS;
-}
-
-SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  const auto exec = Driver::instance().graph_execs.find(handle);
-  if (!exec) return CUDA_ERROR_INVALID_VALUE;
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  operation.run = [exec](Context& c) {
-    for (const Operation& node : exec->operations)
-      if (const CUresult result = node.run(c); result != CUDA_SUCCESS) return result;
-    return CUDA_SUCCESS;
-  };
-  return context->submit(*stream, std::move(operation));
-}
-
-SOFTWARE_GPU_API cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
-  return Driver::instance().graph_execs.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-SOFTWARE_GPU_API cuGraphExecDestroy(CUgraphExec handle) {
+SOFTWARE_GPU_API cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* n_nodes) {
   RETURN_IF_FAILED(enter_without_context());
-  return Driver::instance().graph_execs.take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const auto graph = Driver::instance().graphs.find(handle);
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Edge> roots;
+  for (const auto& node : graph->nodes)
+    if (node->after.empty()) roots.push_back({node.get(), nullptr});
+  return give(roots, nodes, nullptr, nullptr, n_nodes);
+}
+
+SOFTWARE_GPU_API cuGraphGetEdges_v2(CUgraph handle, CUgraphNode* from, CUgraphNode* to,
+                                    CUgraphEdgeData* data, size_t* n_edges) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(handle);
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Edge> edges;
+  for (const auto& node : graph->nodes)
+    for (const GraphNode* before : node->after) edges.push_back({before, node.get()});
+  return give(edges, from, to, data, n_edges);
+}
+
+SOFTWARE_GPU_API cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* nodes,
+                                               CUgraphEdgeData* data, size_t* n_nodes) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Edge> edges;
+  for (const GraphNode* before : node_of(handle)->after) edges.push_back({before, nullptr});
+  return give(edges, nodes, nullptr, data, n_nodes);
+}
+
+SOFTWARE_GPU_API cuGraphNodeGetDependentNodes_v2(CUgraphNode handle, CUgraphNode* nodes,
+                                                 CUgraphEdgeData* data, size_t* n_nodes) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Edge> edges;
+  for (const auto& node : node_of(handle)->graph->nodes)
+    if (std::ranges::find(node->after, node_of(handle)) != node->after.end())
+      edges.push_back({node.get(), nullptr});
+  return give(edges, nodes, nullptr, data, n_nodes);
+}
+
+SOFTWARE_GPU_API cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* from,
+                                           const CUgraphNode* to, const CUgraphEdgeData* data,
+                                           size_t n) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(handle);
+  if (!graph || (n != 0 && (!from || !to)) || !are_plain(data, n)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < n; ++i) {
+    GraphNode* const before = node_of(from[i]);
+    GraphNode* const after = node_of(to[i]);
+    if (before == after || before->graph != graph.get() || after->graph != graph.get() ||
+        std::ranges::find(after->after, before) != after->after.end())
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (size_t i = 0; i < n; ++i) node_of(to[i])->after.push_back(node_of(from[i]));
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphNode* from,
+                                              const CUgraphNode* to, const CUgraphEdgeData* data,
+                                              size_t n) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(handle);
+  if (!graph || (n != 0 && (!from || !to)) || !are_plain(data, n)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < n; ++i)
+    if (std::ranges::find(node_of(to[i])->after, node_of(from[i])) == node_of(to[i])->after.end())
+      return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < n; ++i) std::erase(node_of(to[i])->after, node_of(from[i]));
+  return CUDA_SUCCESS;
 }

@@ -77,21 +77,34 @@ CUresult gather(const Function& function, void** values, void** extra, std::vect
   return CUDA_SUCCESS;
 }
 
-CUresult launch(CUfunction handle, const Configuration& configuration, CUstream stream_handle,
-                void** values, void** extra) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
+/// What cuGraphKernelNodeGetParams answers.
+std::shared_ptr<NodeParams> kernel_params(CUfunction handle, const Function& function,
+                                          const Configuration& c,
+                                          const std::vector<uint64_t>& parameters) {
+  auto params = std::make_shared<NodeParams>();
+  params->parameters = parameters;
+  for (const auto& parameter : function.parameters)
+    params->pointers.push_back(reinterpret_cast<char*>(params->parameters.data()) +
+                               parameter.offset_bytes);
+  params->kernel = {
+      handle,    c.grid.x,       c.grid.y,
+      c.grid.z,  c.block.x,      c.block.y,
+      c.block.z, c.shared_bytes, params->pointers.empty() ? nullptr : params->pointers.data(),
+      nullptr,   nullptr,        nullptr};
+  return params;
+}
+
+CUresult make_launch(CUfunction handle, const Configuration& configuration, void** values,
+                     void** extra, Operation* operation) {
   const auto kernel = Driver::instance().kernels.find(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
   RETURN_IF_FAILED(check(*kernel, configuration));
   std::vector<uint64_t> parameters;
   RETURN_IF_FAILED(gather(*kernel->function, values, extra, &parameters));
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_KERNEL;
-  operation.run = [configuration, parameters = std::move(parameters), function = kernel->function,
-                   module = kernel->owner->module](Context& c) {
+  operation->type = CU_GRAPH_NODE_TYPE_KERNEL;
+  operation->params = kernel_params(handle, *kernel->function, configuration, parameters);
+  operation->run = [configuration, parameters = std::move(parameters), function = kernel->function,
+                    module = kernel->owner->module](Context& c) {
     auto launch = std::make_shared<Launch>();
     launch->entry = function;
     launch->grid = configuration.grid;
@@ -105,10 +118,31 @@ CUresult launch(CUfunction handle, const Configuration& configuration, CUstream 
     launch->printed = &c.printed;
     return run_launch(launch);
   };
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(CUfunction handle, const Configuration& configuration, CUstream stream_handle,
+                void** values, void** extra) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  Operation operation;
+  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  RETURN_IF_FAILED(make_launch(handle, configuration, values, extra, &operation));
   return context->submit(*stream, std::move(operation));
 }
 
 }  // namespace
+
+CUresult software_gpu::make_kernel(Context&, const CUDA_KERNEL_NODE_PARAMS& p, bool cooperative,
+                                   Operation* operation) {
+  const Configuration c{{p.gridDimX, p.gridDimY, p.gridDimZ},
+                        {p.blockDimX, p.blockDimY, p.blockDimZ},
+                        p.sharedMemBytes,
+                        cooperative};
+  const CUfunction handle = p.func ? p.func : reinterpret_cast<CUfunction>(p.kern);
+  return make_launch(handle, c, p.kernelParams, p.extra, operation);
+}
 
 SOFTWARE_GPU_API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                                 unsigned grid_z, unsigned block_x, unsigned block_y,

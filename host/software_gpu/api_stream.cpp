@@ -186,7 +186,7 @@ SOFTWARE_GPU_API cuStreamSynchronize(CUstream handle) {
   // The legacy stream stands behind all blocking streams, even before anything was put on it.
   if (stream->is_legacy)
     return submit_and_wait(*context, *stream,
-                           {CU_GRAPH_NODE_TYPE_EMPTY, [](Context&) { return CUDA_SUCCESS; }});
+                           {CU_GRAPH_NODE_TYPE_EMPTY, [](Context&) { return CUDA_SUCCESS; }, {}});
   work_of(*context, *stream).wait();
   return finish_wait(*context);
 }
@@ -211,6 +211,19 @@ SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
   return CUDA_SUCCESS;
 }
 
+CUresult software_gpu::make_host(const CUDA_HOST_NODE_PARAMS& p, Operation* operation) {
+  if (!p.fn) return CUDA_ERROR_INVALID_VALUE;
+  auto params = std::make_shared<NodeParams>();
+  params->host = p;
+  operation->type = CU_GRAPH_NODE_TYPE_HOST;
+  operation->params = std::move(params);
+  operation->run = [p](Context&) {
+    call_host([&] { p.fn(p.userData); });
+    return CUDA_SUCCESS;
+  };
+  return CUDA_SUCCESS;
+}
+
 SOFTWARE_GPU_API cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
@@ -218,11 +231,7 @@ SOFTWARE_GPU_API cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_HOST;
-  operation.run = [=](Context&) {
-    call_host([&] { function(data); });
-    return CUDA_SUCCESS;
-  };
+  RETURN_IF_FAILED(make_host({function, data}, &operation));
   return context->submit(*stream, std::move(operation));
 }
 

@@ -2,12 +2,141 @@
 #include "graph.h"
 
 #include <algorithm>
+#include <future>
+#include <unordered_map>
+
+#include "context.h"
 
 namespace software_gpu {
 
+namespace {
+
+std::atomic<uint64_t> next_node_id{1};
+
+/// A moment that comes when the last copy of the returned promise is kept or gone.
+Point open_point(Context& context, std::shared_ptr<std::promise<void>>* promise) {
+  *promise = std::make_shared<std::promise<void>>();
+  auto queue = std::make_shared<Queue>(context);
+  Operation wait;
+  wait.run = [done = (*promise)->get_future().share()](Context&) {
+    done.wait();
+    return CUDA_SUCCESS;
+  };
+  Point point = queue->push(std::move(wait), {});
+  queue->close();
+  return point;
+}
+
+Operation record_event(Context& context, const std::shared_ptr<Event>& event) {
+  auto fresh = std::make_shared<Event::Record>();
+  std::shared_ptr<std::promise<void>> reached;
+  fresh->point = open_point(context, &reached);
+  {
+    std::lock_guard lock(context.order_mutex);
+    event->capture.reset();
+    event->capture_front.clear();
+    event->last = fresh;
+  }
+  Operation operation;
+  operation.run = [fresh, reached](Context&) {
+    fresh->time_ns.store(now_ns(), std::memory_order_release);
+    reached->set_value();
+    return CUDA_SUCCESS;
+  };
+  return operation;
+}
+
+Operation wait_for_event(Context& context, const Event& event) {
+  Point point;
+  {
+    std::lock_guard lock(context.order_mutex);
+    if (event.last) point = event.last->point;
+  }
+  Operation operation;
+  operation.run = [point](Context&) {
+    point.wait();
+    return CUDA_SUCCESS;
+  };
+  return operation;
+}
+
+}  // namespace
+
 GraphNode* Graph::add(Operation operation, std::vector<GraphNode*> after) {
-  nodes.push_back(std::make_unique<GraphNode>(GraphNode{std::move(operation), std::move(after)}));
+  const uint64_t id = next_node_id.fetch_add(1);
+  nodes.push_back(std::make_unique<GraphNode>(
+      GraphNode{this, id, 0, std::move(operation), std::move(after), {}}));
   return nodes.back().get();
+}
+
+void Graph::remove(const GraphNode* node) {
+  for (const auto& other : nodes) std::erase(other->after, node);
+  std::erase_if(nodes, [node](const auto& each) { return each.get() == node; });
+}
+
+size_t Graph::index_of(const GraphNode* node) const {
+  const auto found = std::find_if(nodes.begin(), nodes.end(),
+                                  [node](const auto& each) { return each.get() == node; });
+  return static_cast<size_t>(found - nodes.begin());
+}
+
+GraphNode* Graph::clone_of(const GraphNode* node) const {
+  for (const auto& each : nodes)
+    if (each->original == node->id) return each.get();
+  return nullptr;
+}
+
+std::shared_ptr<Graph> Graph::clone() const {
+  auto copy = std::make_shared<Graph>();
+  std::unordered_map<const GraphNode*, GraphNode*> copies;
+  for (const auto& node : nodes) {
+    Operation operation = node->operation;
+    if (operation.type == CU_GRAPH_NODE_TYPE_GRAPH)
+      static_cast<void>(make_child(operation.params->child->clone(), &operation));
+    GraphNode* const own = copy->add(std::move(operation), {});
+    own->original = node->id;
+    own->attributes = node->attributes;
+    copies[node.get()] = own;
+  }
+  for (const auto& node : nodes)
+    for (GraphNode* before : node->after) copies[node.get()]->after.push_back(copies[before]);
+  return copy;
+}
+
+std::vector<GraphNode*> Graph::in_order() const {
+  std::vector<GraphNode*> order;
+  std::set<const GraphNode*> placed;
+  for (bool any = true; any;) {
+    any = false;
+    for (const auto& node : nodes) {
+      const bool ready = std::all_of(node->after.begin(), node->after.end(),
+                                     [&](GraphNode* before) { return placed.contains(before); });
+      if (!ready || !placed.insert(node.get()).second) continue;
+      order.push_back(node.get());
+      any = true;
+    }
+  }
+  return order;
+}
+
+std::vector<Operation> prepare_launch(Context& context, const Graph& graph,
+                                      const std::set<uint64_t>& disabled) {
+  std::vector<Operation> operations;
+  for (const GraphNode* node : graph.in_order()) {
+    const Operation& operation = node->operation;
+    if (disabled.contains(node->id)) continue;
+    if (operation.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+      operations.push_back(record_event(context, operation.params->event));
+    } else if (operation.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
+      operations.push_back(wait_for_event(context, *operation.params->event));
+    } else if (operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      for (Operation& inner : prepare_launch(context, *operation.params->child, {}))
+        operations.push_back(std::move(inner));
+    } else if (operation.run) {
+      operations.push_back(operation);
+    }
+  }
+  return operations;
 }
 
 bool joined(const std::vector<GraphNode*>& nodes, const std::vector<GraphNode*>& front) {
@@ -26,6 +155,15 @@ bool joined(const std::vector<GraphNode*>& nodes, const std::vector<GraphNode*>&
 void add_unique(std::vector<GraphNode*>* to, const std::vector<GraphNode*>& from) {
   for (GraphNode* node : from)
     if (std::find(to->begin(), to->end(), node) == to->end()) to->push_back(node);
+}
+
+CUresult make_child(std::shared_ptr<Graph> child, Operation* operation) {
+  auto params = std::make_shared<NodeParams>();
+  params->child = std::move(child);
+  operation->type = CU_GRAPH_NODE_TYPE_GRAPH;
+  operation->run = nullptr;
+  operation->params = std::move(params);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace software_gpu

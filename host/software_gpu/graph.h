@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <map>
 #include <memory>
 #include <set>
 #include <thread>
@@ -13,21 +14,52 @@
 
 namespace software_gpu {
 
+struct Graph;
+
+/// What a node does, as CUDA's structs say it; the one of its type counts.
+struct NodeParams {
+  NodeParams() = default;
+  NodeParams(const NodeParams&) = delete;
+  NodeParams& operator=(const NodeParams&) = delete;
+  CUDA_KERNEL_NODE_PARAMS kernel{};  // kernelParams leads into the two below
+  std::vector<uint64_t> parameters;
+  std::vector<void*> pointers;
+  CUDA_MEMCPY3D copy{};
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  CUDA_HOST_NODE_PARAMS host{};
+  std::shared_ptr<Graph> child;
+  std::shared_ptr<Event> event;
+};
+
 struct GraphNode {
+  Graph* graph = nullptr;
+  uint64_t id = 0;
+  uint64_t original = 0;  // the id of the node that it is a clone of
   Operation operation;
   std::vector<GraphNode*> after;
+  std::map<int, CUkernelNodeAttrValue> attributes;
 };
 
 struct Graph {
-  /// Nodes in an order that respects their dependencies: a node is added after those it needs.
-  std::vector<std::unique_ptr<GraphNode>> nodes;
+  std::vector<std::unique_ptr<GraphNode>> nodes;  // in the order in which they were added
   GraphNode* add(Operation operation, std::vector<GraphNode*> after);
+  void remove(const GraphNode* node);
+  size_t index_of(const GraphNode* node) const;
+  GraphNode* clone_of(const GraphNode* node) const;  // null: there is none
+  std::shared_ptr<Graph> clone() const;
+  /// Each node after those that it depends on; shorter than `nodes` if there is a cycle.
+  std::vector<GraphNode*> in_order() const;
 };
 
-/// An instantiated graph: a copy, so the graph may be changed or destroyed afterwards.
+/// An instantiated graph: a clone, so the graph may be changed or destroyed afterwards.
 struct GraphExec {
-  std::vector<Operation> operations;
+  std::shared_ptr<Graph> graph;
+  std::set<uint64_t> disabled;  // ids of the clone's nodes
 };
+
+/// What one launch runs, one after another. Events get their new record now.
+std::vector<Operation> prepare_launch(Context& context, const Graph& graph,
+                                      const std::set<uint64_t>& disabled);
 
 /// A capture on its way. Under Context::order_mutex.
 struct Capture {
@@ -42,5 +74,15 @@ struct Capture {
 /// True when all of `nodes` are in `front` or before it.
 bool joined(const std::vector<GraphNode*>& nodes, const std::vector<GraphNode*>& front);
 void add_unique(std::vector<GraphNode*>* to, const std::vector<GraphNode*>& from);
+
+/// The operations of nodes; CUDA_SUCCESS or what is wrong with the parameters.
+[[nodiscard]] CUresult make_kernel(Context& context, const CUDA_KERNEL_NODE_PARAMS& params,
+                                   bool cooperative, Operation* operation);
+[[nodiscard]] CUresult make_copy(Context& context, const CUDA_MEMCPY3D& params,
+                                 Operation* operation);
+[[nodiscard]] CUresult make_fill(Context& context, const CUDA_MEMSET_NODE_PARAMS& params,
+                                 Operation* operation);
+[[nodiscard]] CUresult make_host(const CUDA_HOST_NODE_PARAMS& params, Operation* operation);
+[[nodiscard]] CUresult make_child(std::shared_ptr<Graph> child, Operation* operation);
 
 }  // namespace software_gpu

@@ -20,11 +20,13 @@ namespace software_gpu {
 struct Context;
 struct Capture;
 struct GraphNode;
+struct NodeParams;
 
 /// A unit of work on a stream, or a node of a graph.
 struct Operation {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   std::function<CUresult(Context&)> run;
+  std::shared_ptr<const NodeParams> params;  // what a graph node can be asked for
 };
 
 class Queue;

@@ -132,8 +132,13 @@ void Executor::execute(const Task& queued) {
   const bool full = is_full(*session_, task);
   if (full || session_->dependencies.any()) {
     Uses uses = uses_of(*session_, task);
-    if (full || session_->dependencies.is_behind(task.seq, uses))
+    if (full || session_->dependencies.is_behind(task.seq, uses)) {
+      // Who asks does not wait: what would record the event has not even been given to the driver.
+      if (static_cast<wire::Op>(task.header.opcode) == wire::Op::EVENT_QUERY) {
+        return session_->events.reply(task.header.call_id, CUDA_ERROR_NOT_READY, {});
+      }
       return hold(task, std::move(uses));
+    }
   }
   run_task(*session_, task);
 }

@@ -53,6 +53,7 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, CUgraph>) return GRAPH;
   if constexpr (std::is_same_v<T, CUgraphExec>) return GRAPH_EXEC;
   if constexpr (std::is_same_v<T, CUmemoryPool>) return MEM_POOL;
+  if constexpr (std::is_same_v<T, CUgraphNode>) return GRAPH_NODE;
 }
 
 // Modules and libraries share a kind, and so do functions and kernels; the driver must not get one
@@ -96,10 +97,26 @@ class HandleTable {
     if (!wire::handle_tagged(handle) || wire::handle_kind(handle) != kind_of<T>()) return false;
     const std::unique_lock lock(mutex_);
     if (raw_.size() >= MAX_HANDLES || raw_.contains(handle)) return false;
-    raw_.emplace(handle, Raw{raw, raw_type_of<T>(), std::move(keeps)});
-    if (owner != 0) owned_[owner].push_back(handle);
+    insert_raw(handle, Raw{raw, raw_type_of<T>(), std::move(keeps), owner});
     return true;
   }
+  // The other way round; 0: the guest has no such object.
+  template <typename T>
+  [[nodiscard]] wire::Handle handle_of(T raw) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = by_raw_.find(raw);
+    return found != by_raw_.end() && wire::handle_kind(found->second) == kind_of<T>()
+               ? found->second
+               : 0;
+  }
+  [[nodiscard]] wire::Handle owner_of(wire::Handle handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = raw_.find(handle);
+    return found == raw_.end() ? 0 : found->second.owner;
+  }
+  // The handle of a node of this graph, chosen now if it has none; 0: out of handles.
+  [[nodiscard]] wire::Handle name_node(CUgraphNode raw, wire::Handle graph);
+  [[nodiscard]] std::vector<std::pair<wire::Handle, CUkernel>> kernels() const;
   [[nodiscard]] bool add(wire::Handle handle, std::shared_ptr<Stream> stream) {
     return insert(streams_, handle, wire::Kind::STREAM, std::move(stream));
   }
@@ -114,7 +131,7 @@ class HandleTable {
     while (!going.empty()) {
       const wire::Handle each = going.back();
       going.pop_back();
-      raw_.erase(each);
+      erase_raw(each);
       streams_.erase(each);
       contexts_.erase(each);
       const auto owned = owned_.extract(each);
@@ -164,12 +181,28 @@ class HandleTable {
     return map.size() < MAX_HANDLES && map.emplace(handle, std::move(object)).second;
   }
 
-  mutable std::shared_mutex mutex_;
   struct Raw {
     void* raw;
     RawType type;
     std::shared_ptr<const void> keeps;
+    wire::Handle owner;
   };
+  // These hold the lock.
+  void insert_raw(wire::Handle handle, Raw object) {
+    if (object.owner != 0) owned_[object.owner].push_back(handle);
+    by_raw_[object.raw] = handle;
+    raw_.emplace(handle, std::move(object));
+  }
+  void erase_raw(wire::Handle handle) {
+    const auto gone = raw_.extract(handle);
+    if (gone.empty()) return;
+    const auto named = by_raw_.find(gone.mapped().raw);
+    if (named != by_raw_.end() && named->second == handle) by_raw_.erase(named);
+  }
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<const void*, wire::Handle> by_raw_;
+  uint64_t n_named_nodes_ = 0;
   std::unordered_map<wire::Handle, Raw> raw_;
   std::unordered_map<wire::Handle, std::vector<wire::Handle>> owned_;
   std::unordered_map<wire::Handle, std::shared_ptr<Stream>> streams_;

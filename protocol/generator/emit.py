@@ -15,11 +15,20 @@ HANDLE_KINDS = {
     "CUgraph": "GRAPH",
     "CUgraphExec": "GRAPH_EXEC",
     "CUmemoryPool": "MEM_POOL",
+    "CUgraphNode": "GRAPH_NODE",
 }
+# CUDA answers CUDA_ERROR_INVALID_VALUE where one of these is none.
+GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE"})
 # Scalars that fit a u64 on the wire and back by a cast.
 SCALARS = frozenset(
-    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig".split()
+    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig CUgraphNodeType".split()
 ) | {"unsigned int", "unsigned long long"}
+
+
+def no_such_handle(param: Param) -> str:
+    """Name the CUresult of a call whose in parameter is no handle of its kind."""
+    is_graph = HANDLE_KINDS[param.type] in GRAPH_KINDS
+    return "CUDA_ERROR_INVALID_VALUE" if is_graph else "CUDA_ERROR_INVALID_HANDLE"
 
 
 def banner(model: Model) -> str:

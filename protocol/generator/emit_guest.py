@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, outs
+from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, no_such_handle, outs
 from kvgpu.protocol.generator.model import Model, Row, snake_case, symbol_of
 
 
@@ -125,7 +125,7 @@ def _plain(row: Row) -> str:
             kind = HANDLE_KINDS[param.type]
             body += (
                 f"  if (!is_live(wire::Kind::{kind}, {param.name}))"
-                " return CUDA_ERROR_INVALID_HANDLE;\n"
+                f" return {no_such_handle(param)};\n"
             )
             if kind == "FUNCTION":
                 # The driver may load it now, which may block: that is the description's to do.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, outs
+from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, no_such_handle, outs
 from kvgpu.protocol.generator.model import Model, Row, snake_case
 
 
@@ -104,7 +104,7 @@ def _plain(row: Row) -> str:
             body += (
                 f"  {param.type} {param.name};\n"
                 f"  if (!session.handles.get(in.{param.name}, &{param.name}))"
-                " return CUDA_ERROR_INVALID_HANDLE;\n"
+                f" return {no_such_handle(param)};\n"
             )
             args.append(param.name)
         else:

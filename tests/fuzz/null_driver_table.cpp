@@ -6,6 +6,7 @@
 #include "kvgpu/barrier.h"
 #include "kvgpu/layout.h"
 #include "null_driver_by_type.h"
+#include "null_driver_graphs.h"
 
 namespace kvgpu::fuzz {
 
@@ -407,6 +408,7 @@ void fill_table(worker::DriverTable* table) {
 #include "driver_functions.inc"
 #undef KVGPU_FUNCTION
   fill_by_hand(table);
+  fill_graphs(table);
 }
 
 }  // namespace kvgpu::fuzz

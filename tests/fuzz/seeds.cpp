@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // seeds FOLDER: writes sessions of a well-behaved guest, from which the fuzzer starts.
+#include <cuda.h>
+
 #include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "guest.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/graph_calls.h"
 #include "kvgpu/layout.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/plain_calls.gen.h"
@@ -146,6 +149,48 @@ Session streams() {
   return s;
 }
 
+template <typename... Bodies>
+std::string bytes_of(const Bodies&... bodies) {
+  std::string bytes;
+  (bytes.append(reinterpret_cast<const char*>(&bodies), sizeof bodies), ...);
+  return bytes;
+}
+
+Session graphs() {
+  const wire::Handle node = wire::make_handle(Kind::GRAPH_NODE, 0, 1, 0),
+                     clone = handle(Kind::GRAPH, 2);
+  const wire::MemcpySide side{MEMORY, 0, 0, 0, 64, 1, CU_MEMORYTYPE_DEVICE, 0};
+  const wire::MemsetNode memset{MEMORY, 64, 7, 4, 16, 1};
+  Session s;
+  s.begin().tell(Op::cuEventCreate, wire::EventCreate{CONTEXT, EVENT, 0, 0});
+  s.say(Op::cuMemAlloc_v2, wire::MemAlloc{CONTEXT, 1 << 20});
+  s.say(Op::cuGraphCreate, wire::GraphCreate{CONTEXT, GRAPH});
+  const auto add = [&](uint32_t type, const std::string& body) {
+    s.say(Op::cuGraphAddNode_v2, wire::AddGraphNode{CONTEXT, GRAPH, type, 0}, body);
+  };
+  add(CU_GRAPH_NODE_TYPE_MEMCPY, bytes_of(wire::MemcpyNode{side, side, 64, 1, 1}));
+  add(CU_GRAPH_NODE_TYPE_MEMSET, bytes_of(memset));
+  add(CU_GRAPH_NODE_TYPE_HOST, bytes_of(wire::HostNode{1}));
+  add(CU_GRAPH_NODE_TYPE_EVENT_RECORD, bytes_of(wire::ObjectNode{EVENT}));
+  add(CU_GRAPH_NODE_TYPE_EMPTY, "");
+  s.say(Op::cuGraphClone, wire::GraphClone{CONTEXT, GRAPH, clone});
+  add(CU_GRAPH_NODE_TYPE_GRAPH, bytes_of(wire::ObjectNode{clone}));
+  s.say(Op::GRAPH_LIST, wire::GraphList{CONTEXT, GRAPH, 2, 0, 0});
+  s.say(Op::GRAPH_FUNCTIONS, wire::GraphFunctions{CONTEXT, GRAPH, 0});
+  s.say(Op::GRAPH_NODE_PARAMS,
+        wire::GraphNodeParams{CONTEXT, node, 0, 0, CU_GRAPH_NODE_TYPE_MEMCPY, 0});
+  s.say(Op::cuGraphInstantiateWithParams, wire::GraphInstantiate{CONTEXT, GRAPH, EXEC, 0});
+  s.say(Op::cuGraphExecNodeSetParams,
+        wire::SetGraphNode{CONTEXT, EXEC, node, CU_GRAPH_NODE_TYPE_MEMSET, 0}, bytes_of(memset));
+  s.say(Op::cuGraphExecUpdate_v2, wire::ExecUpdate{CONTEXT, EXEC, clone});
+  s.tell(Op::cuGraphLaunch, wire::LaunchGraph{STREAM, 0, EXEC}, bytes_of(EVENT));
+  s.say(Op::EVENT_QUERY, wire::EventRef{CONTEXT, EVENT});
+  s.say(Op::cuGraphDestroyNode, wire::cuGraphDestroyNode_in{CONTEXT, node});
+  s.say(Op::cuGraphExecDestroy, wire::cuGraphExecDestroy_in{CONTEXT, EXEC});
+  s.say(Op::cuGraphDestroy, wire::cuGraphDestroy_in{CONTEXT, GRAPH});
+  return s;
+}
+
 // A fat binary with one entry of machine code that is an ELF header alone.
 std::string fatbin() {
   const uint32_t head[] = {0xBA55ED50, 16u << 16 | 1, 128, 0};
@@ -167,6 +212,7 @@ int main(int argc, char** argv) {
   }
   memory().write(argv[1], "memory");
   streams().write(argv[1], "streams");
+  graphs().write(argv[1], "graphs");
   kernels(Op::cuLibraryLoadData, Op::cuLibraryGetKernel, Op::cuLibraryGetGlobal, fatbin())
       .write(argv[1], "library");
   kernels(Op::cuModuleLoadData, Op::cuModuleGetFunction, Op::cuModuleGetGlobal_v2,

@@ -39,6 +39,9 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
     lambda _stream, _status, _user: None
 )
+HOST_NODE = struct.pack(
+    "<QQ", ctypes.cast(HOST_FUNCTION, ctypes.c_void_p).value or 0, 0
+)  # function, argument
 
 
 def must(name: str, *arguments: Any) -> None:
@@ -131,9 +134,29 @@ class Scene:
         return made("cuStreamEndCapture", self.stream, last=True)
 
     def graph_exec(self) -> Any:
+        self.begin_capture()
+        must("cuLaunchHostFunc", self.stream, HOST_FUNCTION, None)
+        return made("cuGraphInstantiateWithFlags", self.end_capture(), ctypes.c_uint64(0))
+
+    def plain_exec(self) -> Any:
         return made("cuGraphInstantiateWithFlags", self.graph(), ctypes.c_uint64(0))
 
+    def kernel_node(self) -> bytes:
+        return KERNEL_NODE.pack(self.function.value, *[1] * 6, 0, 0, 0, 0, 0)
 
+    def memset_node(self) -> bytes:
+        return MEMSET_NODE.pack(self.device_memory.value, 64, 1, 4, 16, 1, 0)
+
+    def any_node(self) -> bytes:
+        return struct.pack("<I12x", MEMSET) + self.memset_node().ljust(240, b"\0")
+
+
+# The worker chooses the handles of nodes; null_worker.cpp knows this one.
+NODE = ctypes.c_uint64(0x6B << 56 | 1 << 36 | 13 << 32 | 1)
+KERNEL_NODE = struct.Struct("<Q7I4x4Q")  # function, grid, block, shared bytes, arguments, kernel
+MEMSET_NODE = struct.Struct("<QQIIQQQ")  # address, pitch, value, element size, width, height
+MEMSET = 2  # CU_GRAPH_NODE_TYPE_MEMSET
+COOPERATIVE = 2  # CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE
 LAUNCH_CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, count
 
 # What a parameter of this type gets; out parameters (other pointers) get zeroed memory.
@@ -147,6 +170,12 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUkernel": lambda s: s.kernel,
     "CUgraph": lambda s: s.graph(),
     "CUgraphExec": lambda s: s.graph_exec(),
+    "CUgraphNode": lambda _: NODE,
+    "CUgraphNodeParams *": lambda s: s.any_node(),
+    "const CUDA_KERNEL_NODE_PARAMS *": lambda s: s.kernel_node(),
+    "const CUDA_KERNEL_NODE_PARAMS_v1 *": lambda s: s.kernel_node(),
+    "const CUDA_MEMSET_NODE_PARAMS *": lambda s: s.memset_node(),
+    "const CUDA_HOST_NODE_PARAMS *": lambda _: HOST_NODE,
     "CUdeviceptr": lambda s: s.device_memory,
     "CUmemoryPool": lambda s: s.pool(),
     "const CUmemPoolProps *": lambda _: POOL,
@@ -180,6 +209,7 @@ BY_NAME: dict[str, Callable[[Scene], Any]] = {
     **dict.fromkeys(("Width", "Height"), lambda _: ctypes.c_size_t(16)),
     "ElementSizeBytes": lambda _: 4,
     "len": lambda _: 256,
+    "numDependencies": lambda _: ctypes.c_size_t(0),
     "symbol": lambda _: b"cuInit",
     "cudaVersion": lambda _: 12000,
 }
@@ -228,7 +258,25 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuStreamGetCaptureInfo_v3", "edgeData_out"): lambda _: None,
     ("cuModuleGetGlobal_v2", "name"): lambda _: b"word",
     ("cuLibraryGetGlobal", "name"): lambda _: b"word",
-    ("cuGraphGetNodes", "nodes"): lambda _: None,
+    **{
+        (f"cuGraph{verb}Dependencies{form}", name): value
+        for verb in ("Add", "Remove")
+        for form in ("", "_v2")
+        for name, value in (
+            ("from", lambda _: struct.pack("<Q", NODE.value)),
+            ("to", lambda _: struct.pack("<Q", NODE.value)),
+            ("numDependencies", lambda _: ctypes.c_size_t(1)),
+        )
+    },
+    ("cuGraphExecChildGraphNodeSetParams", "hGraphExec"): lambda s: s.plain_exec(),
+    **{
+        (f"cuGraphNodeGetDependencies{form}", "numDependencies"): lambda s: s.buffer
+        for form in ("", "_v2")
+    },
+    **{
+        (f"cuGraphKernelNode{verb}Attribute", "attr"): lambda _: COOPERATIVE
+        for verb in ("Get", "Set")
+    },
     ("cuPointerGetAttribute", "attribute"): lambda _: 2,  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     ("cuFuncSetAttribute", "attrib"): lambda _: 8,
     ("cuKernelSetAttribute", "attrib"): lambda _: 8,

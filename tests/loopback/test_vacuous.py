@@ -17,6 +17,10 @@ from kvgpu.protocol.generator.parse import load
 
 CALLER = Path(__file__).with_name("every_row.py")
 LIMIT_S = 280
+# What the null worker answers names nothing that the program knows.
+UNKNOWN = {
+    *("cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", "cuGraphHostNodeGetParams")
+}
 # Answered from what another row has asked for earlier.
 CACHED = {
     "cuDeviceGetMemPool": "cuDeviceGetDefaultMemPool",
@@ -77,7 +81,8 @@ def test_what_is_not_local_reaches_the_worker(
     assert silent == {}
     # The null worker is content with everything; a query may come before the number does.
     failed = {name: seen[name][0] for name in crossing if seen[name][0] != 0}
-    assert {n: c for n, c in failed.items() if (c, n.endswith("Query")) != (600, True)} == {}
+    failed = {n: c for n, c in failed.items() if (c, n.endswith("Query")) != (600, True)}
+    assert {n: c for n, c in failed.items() if (c, n in UNKNOWN) != (1, True)} == {}
 
 
 def test_served_rows_do_not_refuse(model: Model, seen: dict[str, tuple[int, int]]) -> None:

@@ -50,10 +50,11 @@ class Call {
   // `out` is filled where the call succeeds; a shorter reply leaves zeroes.
   template <typename In, typename Out>
     requires(!std::is_same_v<Out, Part>)
-  CUresult sync(wire::Op op, const In& in, Out* out, Part rest = {nullptr, 0}) const {
+  CUresult sync(wire::Op op, const In& in, Out* out, Part rest = {nullptr, 0},
+                Part more = {nullptr, 0}) const {
     *out = {};
     ReplyBuffer buffer{out, sizeof(Out)};
-    return Session::get().call(op, device(), &buffer, part(in), rest);
+    return Session::get().call(op, device(), &buffer, part(in), rest, more);
   }
   template <typename In>
   CUresult async(wire::Op op, const In& in) const {

@@ -55,7 +55,6 @@ Capture& begin(Stream& stream, CUstreamCaptureMode mode) {
   capture.context = stream.context;
   capture.invalid = false;
   capture.implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
-  capture.n_host_functions = 0;
   captures.emplace(capture.id, &capture);
   n_captures.fetch_add(1, std::memory_order_release);
   stream.capture.store(&capture, std::memory_order_release);
@@ -75,6 +74,10 @@ void retire(Capture& capture) {
   const std::lock_guard lock(mutex);
   if (captures.erase(capture.id) == 0) return;
   n_captures.fetch_sub(1, std::memory_order_release);
+  for (const uint64_t function : capture.functions) Session::get().release_function(function);
+  capture.functions.clear();
+  capture.events.clear();
+  capture.recorded.clear();
   idle_captures.push_back(&capture);
 }
 
@@ -182,17 +185,23 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   if (capture->origin != stream) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   Graph* const graph = tables().graphs.create();
   if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  graph->n_host_functions = capture->n_host_functions;
   const wire::EndCapture body{stream->handle, graph->handle};
   CUresult result = call.sync(wire::Op::cuStreamEndCapture, body);
   const CUresult verdict = verdict_on(*capture);
+  {
+    const std::lock_guard lock(capture->mutex);
+    graph->functions = std::move(capture->functions);
+    capture->functions.clear();
+    graph->events = capture->events;
+    graph->recorded = capture->recorded;
+  }
   leave_capture(*capture);
   if (result == CUDA_SUCCESS && verdict != CUDA_SUCCESS) {
     // The worker's capture knew nothing of it: its graph is not to be had.
     (void)graph_destroy(from_wire<CUgraph>(graph->handle));
     result = verdict;
   } else if (result != CUDA_SUCCESS) {
-    tables().graphs.remove(graph->handle);
+    forget(graph->handle);
   } else {
     *phGraph = from_wire<CUgraph>(graph->handle);
   }
@@ -251,61 +260,6 @@ CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {
   if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, thread_mode);
   return CUDA_SUCCESS;
-}
-
-// ---- graphs
-
-CUresult graph_instantiate_with_flags(CUgraphExec* phGraphExec, CUgraph hGraph,
-                                      unsigned long long flags) {
-  if (phGraphExec == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  Graph* const graph = find(hGraph);
-  if (graph == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  constexpr auto KNOWN = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
-                         CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-  if (flags & ~static_cast<unsigned long long>(KNOWN)) {
-    return static_cast<CUresult>(refuse_part("cuGraphInstantiate with UPLOAD or DEVICE_LAUNCH"));
-  }
-  GraphExec* const exec = tables().graph_execs.create();
-  if (exec == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  exec->n_host_functions = graph->n_host_functions;
-  exec->context = &call.context_object();
-  const wire::GraphInstantiate body{call.context(), graph->handle, exec->handle, flags};
-  const CUresult result = call.sync(wire::Op::cuGraphInstantiateWithFlags, body);
-  if (result != CUDA_SUCCESS) {
-    tables().graph_execs.remove(exec->handle);
-    return result;
-  }
-  *phGraphExec = from_wire<CUgraphExec>(exec->handle);
-  return CUDA_SUCCESS;
-}
-
-CUresult graph_get_nodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) {
-  if (numNodes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (nodes != nullptr) return static_cast<CUresult>(refuse_part("the list of cuGraphGetNodes"));
-  const Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  const Graph* const graph = find(hGraph);
-  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  wire::NodeCount out;
-  const CUresult result =
-      call.sync(wire::Op::cuGraphGetNodes, wire::GraphRef{call.context(), graph->handle}, &out);
-  if (result == CUDA_SUCCESS) *numNodes = out.n;
-  return result;
-}
-
-CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
-  const Enqueue enqueue(hStream);
-  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  const GraphExec* const exec = find(hGraphExec);
-  if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (Capture* capture = enqueue.capture()) {
-    capture->n_host_functions += exec->n_host_functions;  // becomes a child graph
-  } else {
-    Session::get().expect_callbacks(exec->n_host_functions);
-  }
-  return enqueue.submit(wire::Op::cuGraphLaunch, wire::LaunchGraph{0, 0, exec->handle});
 }
 
 }  // namespace kvgpu::guest

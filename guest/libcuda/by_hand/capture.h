@@ -22,8 +22,15 @@ struct Capture {
   Context* context = nullptr;
   std::atomic<bool> invalid{false};
   std::atomic<bool> implicit_sync{
-      false};  // a blocking stream takes part: the legacy stream is off limits
-  std::atomic<uint64_t> n_host_functions{0};
+      false};                       // a blocking stream takes part: the legacy stream is off limits
+  std::mutex mutex;                 // of what follows
+  std::vector<uint64_t> functions;  // of its host nodes; it keeps them
+  std::set<wire::Handle> events, recorded;  // of its nodes
+
+  void add_function(uint64_t id) {
+    const std::lock_guard lock(mutex);
+    functions.push_back(id);
+  }
 };
 
 // CUDA_SUCCESS, or what a potentially unsafe call gets from this thread now (and the capture it

@@ -11,14 +11,20 @@ namespace {
 
 struct Recorded {
   bool recorded;
+  bool by_graph;
   uint32_t word;
   uint64_t number;
   uint64_t capture_id;
 };
 
+// A graph records an event somewhere on its way: only the driver knows when.
+CUresult query_driver(const Call& call, const Event& event) {
+  return call.sync(wire::Op::EVENT_QUERY, wire::EventRef{call.context(), event.handle});
+}
+
 Recorded state_of(Event& event) {
   const std::lock_guard lock(event.mutex);
-  return {event.recorded, event.word, event.number, event.capture_id};
+  return {event.recorded, event.by_graph, event.word, event.number, event.capture_id};
 }
 
 }  // namespace
@@ -73,6 +79,7 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
     if (result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(event->mutex);
     event->recorded = true;
+    event->by_graph = false;
     event->capture_id = capture->id;
     return CUDA_SUCCESS;
   }
@@ -81,6 +88,7 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
     return bad;
   const std::lock_guard lock(event->mutex);
   event->recorded = true;
+  event->by_graph = false;
   event->capture_id = 0;
   event->word = enqueue.stream().word;
   event->number = number;
@@ -95,6 +103,7 @@ CUresult event_query(CUevent hEvent) {
   const Recorded state = state_of(*event);
   if (!state.recorded) return CUDA_SUCCESS;
   if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  if (state.by_graph) return query_driver(call, *event);
   return Session::get().query(state.word, state.number);
 }
 
@@ -106,7 +115,7 @@ CUresult event_synchronize(CUevent hEvent) {
   const Recorded state = state_of(*event);
   if (!state.recorded) return CUDA_SUCCESS;
   if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
-  if (Session::get().prints.load(std::memory_order_relaxed)) {
+  if (state.by_graph || Session::get().prints.load(std::memory_order_relaxed)) {
     return call.sync(wire::Op::EVENT_SYNC, wire::EventRef{call.context(), event->handle});
   }
   return Session::get().wait(state.word, state.number);
@@ -129,6 +138,7 @@ CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
     const Recorded state = state_of(*event);
     if (!state.recorded) return CUDA_ERROR_INVALID_HANDLE;
     if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
+    if (state.by_graph) continue;  // the driver says whether it is there
     if (const CUresult bad = Session::get().query(state.word, state.number)) return bad;
   }
   wire::Elapsed out;

@@ -15,8 +15,6 @@ namespace kvgpu::guest {
 
 namespace {
 
-constexpr uint32_t MAX_INLINE_BYTES = 12 * 1024;  // more does not fit into a record with attributes
-
 CUresult check_shape(const Function& function, const wire::DeviceInfo& device,
                      const CUlaunchConfig& c) {
   const auto limit = [&](CUdevice_attribute id) {
@@ -47,7 +45,8 @@ CUresult check_shape(const Function& function, const wire::DeviceInfo& device,
   return CUDA_SUCCESS;
 }
 
-// Lays the parameters out as the kernel wants them. `bytes` is set to what was filled.
+}  // namespace
+
 CUresult gather_params(const Function& function, void** kernel_params, void** extra,
                        std::byte* buffer, uint32_t* bytes) {
   *bytes = 0;
@@ -77,6 +76,8 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
   *bytes = static_cast<uint32_t>(len);
   return CUDA_SUCCESS;
 }
+
+namespace {
 
 const Attributes NO_ATTRIBUTES{};  // shared: 2 KiB are not cleared for each launch
 
@@ -118,7 +119,7 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   body.n_attributes = attributes.n;
   const Part attribute_part{attributes.list,
                             static_cast<uint32_t>(attributes.n * sizeof(wire::LaunchAttribute))};
-  if (body.param_bytes > MAX_INLINE_BYTES) {
+  if (body.param_bytes > MAX_INLINE_PARAM_BYTES) {
     return launch_with_many_params(enqueue, op, body, attribute_part, params);
   }
   const Part param_part{params, body.param_bytes};
@@ -185,13 +186,20 @@ CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {
   if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  Capture* const capture = enqueue.capture();
-  const uint64_t id = Session::get().add_host_function([fn, userData](CUresult) { fn(userData); },
-                                                       capture == nullptr);
-  const wire::HostFunction body{0, 0, id, capture == nullptr};
-  const CUresult result = enqueue.submit(wire::Op::cuLaunchHostFunc, body);
-  if (result == CUDA_SUCCESS && capture != nullptr) capture->n_host_functions++;
-  return result;
+  Session& session = Session::get();
+  if (Capture* const capture = enqueue.capture()) {
+    const uint64_t id = session.add_graph_function(fn, userData);
+    const wire::HostFunction body{0, 0, id, 0};
+    const CUresult result = enqueue.submit(wire::Op::cuLaunchHostFunc, body);
+    if (result == CUDA_SUCCESS) {
+      capture->add_function(id);
+    } else {
+      session.release_function(id);
+    }
+    return result;
+  }
+  const uint64_t id = session.add_host_function([fn, userData](CUresult) { fn(userData); });
+  return enqueue.submit(wire::Op::cuLaunchHostFunc, wire::HostFunction{0, 0, id, 1});
 }
 
 CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* userData,
@@ -203,8 +211,7 @@ CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* 
     return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   const uint64_t id = Session::get().add_host_function(
-      [callback, hStream, userData](CUresult status) { callback(hStream, status, userData); },
-      true);
+      [callback, hStream, userData](CUresult status) { callback(hStream, status, userData); });
   return enqueue.submit(wire::Op::cuStreamAddCallback, wire::HostFunction{0, 0, id, 1});
 }
 

@@ -28,6 +28,16 @@ std::optional<MemoryRange> MemoryMap::find(uint64_t address, uint64_t bytes) con
   return range;
 }
 
+std::optional<uint64_t> MemoryMap::address_of(uint64_t gpu_address) const {
+  const std::shared_lock lock(mutex_);
+  for (const auto& [begin, range] : ranges_) {
+    if (range.kind != MemoryKind::REGISTERED || range.gpu_begin == 0) continue;
+    const uint64_t offset = gpu_address - range.gpu_begin;
+    if (offset < range.reached_bytes) return range.reached_begin + offset;
+  }
+  return std::nullopt;
+}
+
 std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) {
   const std::unique_lock lock(mutex_);
   const auto found = ranges_.find(address);

@@ -55,6 +55,8 @@ class MemoryMap {
   std::optional<MemoryRange> find(uint64_t address) const;
   // The range that holds all of [address, address + bytes).
   std::optional<MemoryRange> find(uint64_t address, uint64_t bytes) const;
+  // The program's address of what the GPU finds at `gpu_address` in registered memory.
+  std::optional<uint64_t> address_of(uint64_t gpu_address) const;
   // Only where `address` is the beginning of a range of this kind.
   std::optional<MemoryRange> remove(uint64_t address, MemoryKind kind);
   void set_sync_memops(uint64_t address, bool on);

@@ -2,6 +2,7 @@
 #include "objects.h"
 
 #include "memory_map.h"
+#include "session.h"
 
 namespace kvgpu::guest {
 
@@ -25,12 +26,21 @@ void forget(wire::Handle handle) {
       tables().modules.remove(handle);
       return;
     }
-    case wire::Kind::GRAPH:
+    case wire::Kind::GRAPH: {
+      const Graph* const graph = tables().graphs.find(handle);
+      if (graph == nullptr) return;
+      for (const uint64_t function : graph->functions) Session::get().release_function(function);
+      for (const wire::Handle child : graph->children) forget(child);
       tables().graphs.remove(handle);
       return;
-    case wire::Kind::GRAPH_EXEC:
+    }
+    case wire::Kind::GRAPH_EXEC: {
+      const GraphExec* const exec = tables().graph_execs.find(handle);
+      if (exec == nullptr) return;
+      for (const auto& node : exec->host_nodes) Session::get().release_function(node.function);
       tables().graph_execs.remove(handle);
       return;
+    }
     case wire::Kind::MEM_POOL:
       tables().mem_pools.remove(handle);
       return;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,7 @@ struct Event {
   unsigned flags = 0;
   std::mutex mutex;
   bool recorded = false;
+  bool by_graph = false;  // the last record was a graph's: the driver is asked
   uint32_t word = 0;
   uint64_t number = 0;
   uint64_t capture_id = 0;  // 0: the last record was an ordinary one
@@ -104,15 +106,33 @@ struct Function {
   } cuda3;
 };
 
+// As CUDA has it, a graph and what hangs on it is used by one thread at a time.
 struct Graph {
   wire::Handle handle = 0;
-  uint64_t n_host_functions = 0;
+  wire::Handle parent = 0;  // of the graph inside a child graph node
+  // The outermost graph holds these for all that are inside it. They may be more than its nodes
+  // name today.
+  std::vector<uint64_t> functions;  // that its host nodes run; it keeps them
+  std::set<wire::Handle> events;    // that its nodes wait for or record
+  std::set<wire::Handle> recorded;  // of these
+  std::vector<wire::Handle> children;
+  struct KernelParams {  // what cuGraphKernelNodeGetParams has given out
+    std::vector<std::byte> bytes;
+    std::vector<void*> pointers;
+  };
+  std::map<wire::Handle, KernelParams> kernel_params;  // by node
 };
 
 struct GraphExec {
   wire::Handle handle = 0;
   Context* context = nullptr;
-  uint64_t n_host_functions = 0;
+  uint64_t flags = 0;
+  struct HostNode {
+    wire::Handle node;  // 0: not known
+    uint64_t function;
+  };
+  std::vector<HostNode> host_nodes;  // exactly those that a launch runs; it keeps the functions
+  std::set<wire::Handle> events, recorded;
 };
 
 struct MemPool {
@@ -256,6 +276,10 @@ inline MemPool* find(CUmemoryPool h) { return tables().mem_pools.find(to_wire(h)
 template <typename CudaHandle>
 bool is_live(wire::Kind, CudaHandle handle) {
   return find(handle) != nullptr;
+}
+// Which nodes there are the worker knows.
+inline bool is_live(wire::Kind kind, CUgraphNode handle) {
+  return wire::handle_tagged(to_wire(handle)) && wire::handle_kind(to_wire(handle)) == kind;
 }
 void forget(wire::Handle handle);
 

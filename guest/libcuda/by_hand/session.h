@@ -84,6 +84,9 @@ class Session {
                                   : abandon(header.call_id, result);
   }
 
+  // Has the host this record? An older one may not.
+  bool speaks(wire::Op op) const { return wire::minor_of(op) == 1 || wire::minor_of(op) <= minor_; }
+
   // Tells the session's log on the host what this program misses; nothing where the host is older.
   void report_refused(const char* entry_point);
 
@@ -127,9 +130,16 @@ class Session {
 
   // ---- host functions
   using HostFunction = std::function<void(CUresult status)>;
-  // Returns the id for the worker. `once`: forgotten after its run.
-  uint64_t add_host_function(HostFunction function, bool once);
-  void expect_callbacks(uint64_t n);
+  // Returns the id for the worker. It is forgotten after its run.
+  uint64_t add_host_function(HostFunction function);
+  // Of a graph: forgotten when nobody keeps it and no launch that runs it is under way. The caller
+  // is the first who keeps it.
+  uint64_t add_graph_function(CUhostFn function, void* user);
+  void keep_function(uint64_t id);
+  void release_function(uint64_t id);
+  [[nodiscard]] bool find_graph_function(uint64_t id, CUDA_HOST_NODE_PARAMS* found);
+  // A launch that runs each of these once.
+  void expect_callbacks(const std::vector<GraphExec::HostNode>& nodes);
   static bool in_callback();
 
   CUresult ended_error() const { return ended_.load(std::memory_order_relaxed); }
@@ -141,16 +151,17 @@ class Session {
     CUresult result = CUDA_SUCCESS;
   };
   struct HostEntry {
-    HostFunction function;
-    bool once;
+    HostFunction function;  // of a stream; of a graph:
+    CUDA_HOST_NODE_PARAMS graph_function{};
+    uint64_t n_keepers = 0, n_expected = 0;
+    bool is_over() const { return n_keepers == 0 && n_expected == 0; }
   };
-  struct Lost {  // numbers that will never be written: (from, to]
+  uint64_t add_entry(HostEntry entry);  // holding callback_mutex_
+  struct Lost {                         // numbers that will never be written: (from, to]
     uint64_t from, to;
     CUresult error;
   };
 
-  // Has the host this record? An older one may not.
-  bool speaks(wire::Op op) const { return wire::minor_of(op) == 1 || wire::minor_of(op) <= minor_; }
   static CUresult too_new(wire::Op op);
 
   CUresult connect();

@@ -15,23 +15,63 @@ thread_local bool this_thread_runs_a_callback = false;
 
 bool Session::in_callback() { return this_thread_runs_a_callback; }
 
-uint64_t Session::add_host_function(HostFunction function, bool once) {
-  const std::lock_guard lock(callback_mutex_);
+uint64_t Session::add_entry(HostEntry entry) {
   const uint64_t id = next_host_function_++;
-  host_functions_.emplace(id, HostEntry{std::move(function), once});
-  if (once) ++expected_callbacks_;
+  host_functions_.emplace(id, std::move(entry));
   if (!callback_thread_runs_) {
     callback_thread_runs_ = true;
     std::thread(&Session::run_callbacks, this).detach();
   }
+  return id;
+}
+
+uint64_t Session::add_host_function(HostFunction function) {
+  const std::lock_guard lock(callback_mutex_);
+  HostEntry entry{std::move(function)};
+  entry.n_expected = 1;
+  ++expected_callbacks_;
+  const uint64_t id = add_entry(std::move(entry));
   callback_wanted_.notify_all();
   return id;
 }
 
-void Session::expect_callbacks(uint64_t n) {
-  if (n == 0) return;
+uint64_t Session::add_graph_function(CUhostFn function, void* user) {
   const std::lock_guard lock(callback_mutex_);
-  expected_callbacks_ += n;
+  HostEntry entry{nullptr, {function, user}};
+  entry.n_keepers = 1;
+  return add_entry(std::move(entry));
+}
+
+void Session::keep_function(uint64_t id) {
+  const std::lock_guard lock(callback_mutex_);
+  const auto found = host_functions_.find(id);
+  if (found != host_functions_.end()) ++found->second.n_keepers;
+}
+
+void Session::release_function(uint64_t id) {
+  const std::lock_guard lock(callback_mutex_);
+  const auto found = host_functions_.find(id);
+  if (found == host_functions_.end()) return;
+  --found->second.n_keepers;
+  if (found->second.is_over()) host_functions_.erase(found);
+}
+
+bool Session::find_graph_function(uint64_t id, CUDA_HOST_NODE_PARAMS* found) {
+  const std::lock_guard lock(callback_mutex_);
+  const auto entry = host_functions_.find(id);
+  if (entry == host_functions_.end()) return false;
+  *found = entry->second.graph_function;
+  return found->fn != nullptr;
+}
+
+void Session::expect_callbacks(const std::vector<GraphExec::HostNode>& nodes) {
+  if (nodes.empty()) return;
+  const std::lock_guard lock(callback_mutex_);
+  for (const auto& node : nodes) {
+    const auto entry = host_functions_.find(node.function);
+    if (entry != host_functions_.end()) ++entry->second.n_expected;
+  }
+  expected_callbacks_ += nodes.size();
   callback_wanted_.notify_all();
 }
 
@@ -41,7 +81,8 @@ void Session::run_callbacks() {
   this_thread_runs_a_callback = true;
   std::unique_lock lock(callback_mutex_);
   while (ended_error() == CUDA_SUCCESS) {
-    callback_wanted_.wait(lock, [this] { return expected_callbacks_ > 0 || ended_error(); });
+    callback_wanted_.wait(
+        lock, [this] { return expected_callbacks_ > 0 || !callbacks_.empty() || ended_error(); });
     SpinThenSleep wait;
     while (callbacks_.empty() && ended_error() == CUDA_SUCCESS) {
       lock.unlock();
@@ -52,12 +93,17 @@ void Session::run_callbacks() {
     if (callbacks_.empty()) return;
     const wire::Callback callback = callbacks_.front();
     callbacks_.pop_front();
-    --expected_callbacks_;
-    const auto entry = host_functions_.find(callback.function);
-    HostFunction function = entry != host_functions_.end() ? entry->second.function : nullptr;
-    if (entry != host_functions_.end() && entry->second.once) host_functions_.erase(entry);
+    if (expected_callbacks_ > 0) --expected_callbacks_;
+    const auto found = host_functions_.find(callback.function);
+    HostEntry entry;
+    if (found != host_functions_.end()) {
+      if (found->second.n_expected > 0) --found->second.n_expected;
+      entry = found->second;
+      if (entry.is_over()) host_functions_.erase(found);
+    }
     lock.unlock();
-    if (function) function(static_cast<CUresult>(callback.status));
+    if (entry.function) entry.function(static_cast<CUresult>(callback.status));
+    if (entry.graph_function.fn) entry.graph_function.fn(entry.graph_function.userData);
     // release: pairs with the worker's acquire in Callbacks::relay(); what the function wrote is
     // visible
     store_release(guest_page_->callback_done, callback.token);

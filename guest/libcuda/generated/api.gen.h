@@ -312,5 +312,120 @@ CUresult graph_exec_destroy(CUgraphExec hGraphExec);
 CUresult stream_begin_capture(CUstream hStream);
 CUresult stream_get_capture_info(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
                                  cuuint64_t* id_out);
+CUresult graph_create(CUgraph* phGraph, unsigned int flags);
+CUresult graph_clone(CUgraph* phGraphClone, CUgraph originalGraph);
+CUresult graph_add_node(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                        size_t numDependencies, CUgraphNodeParams* nodeParams);
+CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                           const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
+                           size_t numDependencies, CUgraphNodeParams* nodeParams);
+CUresult graph_add_kernel_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                               const CUgraphNode* dependencies, size_t numDependencies,
+                               const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams);
+CUresult graph_add_kernel_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode* dependencies, size_t numDependencies,
+                                  const CUDA_KERNEL_NODE_PARAMS* nodeParams);
+CUresult graph_add_memcpy_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                               const CUgraphNode* dependencies, size_t numDependencies,
+                               const CUDA_MEMCPY3D* copyParams, CUcontext ctx);
+CUresult graph_add_memset_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                               const CUgraphNode* dependencies, size_t numDependencies,
+                               const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx);
+CUresult graph_add_host_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                             const CUgraphNode* dependencies, size_t numDependencies,
+                             const CUDA_HOST_NODE_PARAMS* nodeParams);
+CUresult graph_add_child_graph_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                    const CUgraphNode* dependencies, size_t numDependencies,
+                                    CUgraph childGraph);
+CUresult graph_add_empty_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                              const CUgraphNode* dependencies, size_t numDependencies);
+CUresult graph_add_event_record_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode* dependencies, size_t numDependencies,
+                                     CUevent event);
+CUresult graph_add_event_wait_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                   const CUgraphNode* dependencies, size_t numDependencies,
+                                   CUevent event);
+CUresult graph_node_set_params(CUgraphNode hNode, CUgraphNodeParams* nodeParams);
+CUresult graph_kernel_node_set_params(CUgraphNode hNode,
+                                      const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams);
+CUresult graph_kernel_node_set_params_v2(CUgraphNode hNode,
+                                         const CUDA_KERNEL_NODE_PARAMS* nodeParams);
+CUresult graph_memcpy_node_set_params(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams);
+CUresult graph_memset_node_set_params(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* nodeParams);
+CUresult graph_host_node_set_params(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams);
+CUresult graph_event_record_node_set_event(CUgraphNode hNode, CUevent event);
+CUresult graph_event_wait_node_set_event(CUgraphNode hNode, CUevent event);
+CUresult graph_exec_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                    CUgraphNodeParams* nodeParams);
+CUresult graph_exec_kernel_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams);
+CUresult graph_exec_kernel_node_set_params_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              const CUDA_KERNEL_NODE_PARAMS* nodeParams);
+CUresult graph_exec_memcpy_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_MEMCPY3D* copyParams, CUcontext ctx);
+CUresult graph_exec_memset_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_MEMSET_NODE_PARAMS* memsetParams,
+                                           CUcontext ctx);
+CUresult graph_exec_host_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                         const CUDA_HOST_NODE_PARAMS* nodeParams);
+CUresult graph_exec_child_graph_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUgraph childGraph);
+CUresult graph_exec_event_record_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUevent event);
+CUresult graph_exec_event_wait_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              CUevent event);
+CUresult graph_kernel_node_get_params(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1* nodeParams);
+CUresult graph_kernel_node_get_params_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS* nodeParams);
+CUresult graph_memcpy_node_get_params(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams);
+CUresult graph_memset_node_get_params(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS* nodeParams);
+CUresult graph_host_node_get_params(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams);
+CUresult graph_event_record_node_get_event(CUgraphNode hNode, CUevent* event_out);
+CUresult graph_event_wait_node_get_event(CUgraphNode hNode, CUevent* event_out);
+CUresult graph_node_get_type(CUgraphNode hNode, CUgraphNodeType* type);
+CUresult graph_destroy_node(CUgraphNode hNode);
+CUresult graph_child_graph_node_get_graph(CUgraphNode hNode, CUgraph* phGraph);
+CUresult graph_node_find_in_clone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
+                                  CUgraph hClonedGraph);
+CUresult graph_get_root_nodes(CUgraph hGraph, CUgraphNode* rootNodes, size_t* numRootNodes);
+CUresult graph_get_edges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to, size_t* numEdges);
+CUresult graph_get_edges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
+                            CUgraphEdgeData* edgeData, size_t* numEdges);
+CUresult graph_node_get_dependencies(CUgraphNode hNode, CUgraphNode* dependencies,
+                                     size_t* numDependencies);
+CUresult graph_node_get_dependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
+                                        CUgraphEdgeData* edgeData, size_t* numDependencies);
+CUresult graph_node_get_dependent_nodes(CUgraphNode hNode, CUgraphNode* dependentNodes,
+                                        size_t* numDependentNodes);
+CUresult graph_node_get_dependent_nodes_v2(CUgraphNode hNode, CUgraphNode* dependentNodes,
+                                           CUgraphEdgeData* edgeData, size_t* numDependentNodes);
+CUresult graph_add_dependencies(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to,
+                                size_t numDependencies);
+CUresult graph_add_dependencies_v2(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData* edgeData, size_t numDependencies);
+CUresult graph_remove_dependencies(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to,
+                                   size_t numDependencies);
+CUresult graph_remove_dependencies_v2(CUgraph hGraph, const CUgraphNode* from,
+                                      const CUgraphNode* to, const CUgraphEdgeData* edgeData,
+                                      size_t numDependencies);
+CUresult graph_instantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode,
+                           char* logBuffer, size_t bufferSize);
+CUresult graph_instantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode,
+                              char* logBuffer, size_t bufferSize);
+CUresult graph_instantiate_with_params(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                       CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams,
+                                       CUstream default_stream);
+CUresult graph_upload(CUgraphExec hGraph, CUstream hStream);
+CUresult graph_exec_get_flags(CUgraphExec hGraphExec, cuuint64_t* flags);
+CUresult graph_exec_update(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out,
+                           CUgraphExecUpdateResult* updateResult_out);
+CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                              CUgraphExecUpdateResultInfo* resultInfo);
+CUresult graph_node_get_enabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int* isEnabled);
+CUresult graph_node_set_enabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
+CUresult graph_kernel_node_copy_attributes(CUgraphNode dst, CUgraphNode src);
+CUresult graph_kernel_node_get_attribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                         CUkernelNodeAttrValue* value_out);
+CUresult graph_kernel_node_set_attribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                         const CUkernelNodeAttrValue* value);
 
 }  // namespace kvgpu::guest

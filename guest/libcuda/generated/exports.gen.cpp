@@ -775,6 +775,287 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream hStream,
                                                cuuint64_t* id_out) {
   return guest::stream_get_capture_info(hStream, captureStatus_out, id_out);
 }
+EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
+  return guest::graph_create(phGraph, flags);
+}
+EXPORT CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
+  return guest::graph_clone(phGraphClone, originalGraph);
+}
+EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                       const CUgraphNode* dependencies, size_t numDependencies,
+                                       CUgraphNodeParams* nodeParams) {
+  return guest::graph_add_node(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                          const CUgraphNode* dependencies,
+                                          const CUgraphEdgeData* dependencyData,
+                                          size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  return guest::graph_add_node_v2(phGraphNode, hGraph, dependencies, dependencyData,
+                                  numDependencies, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                             const CUgraphNode* dependencies,
+                                             size_t numDependencies,
+                                             const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  return guest::graph_add_kernel_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                      nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                                const CUgraphNode* dependencies,
+                                                size_t numDependencies,
+                                                const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  return guest::graph_add_kernel_node_v2(phGraphNode, hGraph, dependencies, numDependencies,
+                                         nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                             const CUgraphNode* dependencies,
+                                             size_t numDependencies,
+                                             const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
+  return guest::graph_add_memcpy_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                      copyParams, ctx);
+}
+EXPORT CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                             const CUgraphNode* dependencies,
+                                             size_t numDependencies,
+                                             const CUDA_MEMSET_NODE_PARAMS* memsetParams,
+                                             CUcontext ctx) {
+  return guest::graph_add_memset_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                      memsetParams, ctx);
+}
+EXPORT CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                           const CUgraphNode* dependencies, size_t numDependencies,
+                                           const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  return guest::graph_add_host_node(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                                 const CUgraphNode* dependencies,
+                                                 size_t numDependencies, CUgraph childGraph) {
+  return guest::graph_add_child_graph_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                           childGraph);
+}
+EXPORT CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                            const CUgraphNode* dependencies,
+                                            size_t numDependencies) {
+  return guest::graph_add_empty_node(phGraphNode, hGraph, dependencies, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                                  const CUgraphNode* dependencies,
+                                                  size_t numDependencies, CUevent event) {
+  return guest::graph_add_event_record_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                            event);
+}
+EXPORT CUresult CUDAAPI cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                                const CUgraphNode* dependencies,
+                                                size_t numDependencies, CUevent event) {
+  return guest::graph_add_event_wait_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                          event);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
+  return guest::graph_node_set_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode hNode,
+                                                   const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  return guest::graph_kernel_node_set_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
+                                                      const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  return guest::graph_kernel_node_set_params_v2(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
+                                                   const CUDA_MEMCPY3D* nodeParams) {
+  return guest::graph_memcpy_node_set_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode hNode,
+                                                   const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
+  return guest::graph_memset_node_set_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphHostNodeSetParams(CUgraphNode hNode,
+                                                 const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  return guest::graph_host_node_set_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
+  return guest::graph_event_record_node_set_event(hNode, event);
+}
+EXPORT CUresult CUDAAPI cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
+  return guest::graph_event_wait_node_set_event(hNode, event);
+}
+EXPORT CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                 CUgraphNodeParams* nodeParams) {
+  return guest::graph_exec_node_set_params(hGraphExec, hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams(
+    CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  return guest::graph_exec_kernel_node_set_params(hGraphExec, hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(
+    CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  return guest::graph_exec_kernel_node_set_params_v2(hGraphExec, hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                       const CUDA_MEMCPY3D* copyParams,
+                                                       CUcontext ctx) {
+  return guest::graph_exec_memcpy_node_set_params(hGraphExec, hNode, copyParams, ctx);
+}
+EXPORT CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                       const CUDA_MEMSET_NODE_PARAMS* memsetParams,
+                                                       CUcontext ctx) {
+  return guest::graph_exec_memset_node_set_params(hGraphExec, hNode, memsetParams, ctx);
+}
+EXPORT CUresult CUDAAPI cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                     const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  return guest::graph_exec_host_node_set_params(hGraphExec, hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec,
+                                                           CUgraphNode hNode, CUgraph childGraph) {
+  return guest::graph_exec_child_graph_node_set_params(hGraphExec, hNode, childGraph);
+}
+EXPORT CUresult CUDAAPI cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec,
+                                                           CUgraphNode hNode, CUevent event) {
+  return guest::graph_exec_event_record_node_set_event(hGraphExec, hNode, event);
+}
+EXPORT CUresult CUDAAPI cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                         CUevent event) {
+  return guest::graph_exec_event_wait_node_set_event(hGraphExec, hNode, event);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode hNode,
+                                                   CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  return guest::graph_kernel_node_get_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
+                                                      CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  return guest::graph_kernel_node_get_params_v2(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) {
+  return guest::graph_memcpy_node_get_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphMemsetNodeGetParams(CUgraphNode hNode,
+                                                   CUDA_MEMSET_NODE_PARAMS* nodeParams) {
+  return guest::graph_memset_node_get_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphHostNodeGetParams(CUgraphNode hNode,
+                                                 CUDA_HOST_NODE_PARAMS* nodeParams) {
+  return guest::graph_host_node_get_params(hNode, nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent* event_out) {
+  return guest::graph_event_record_node_get_event(hNode, event_out);
+}
+EXPORT CUresult CUDAAPI cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent* event_out) {
+  return guest::graph_event_wait_node_get_event(hNode, event_out);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) {
+  return guest::graph_node_get_type(hNode, type);
+}
+EXPORT CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
+  return guest::graph_destroy_node(hNode);
+}
+EXPORT CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) {
+  return guest::graph_child_graph_node_get_graph(hNode, phGraph);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
+                                               CUgraph hClonedGraph) {
+  return guest::graph_node_find_in_clone(phNode, hOriginalNode, hClonedGraph);
+}
+EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
+                                            size_t* numRootNodes) {
+  return guest::graph_get_root_nodes(hGraph, rootNodes, numRootNodes);
+}
+EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
+                                        size_t* numEdges) {
+  return guest::graph_get_edges(hGraph, from, to, numEdges);
+}
+EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
+                                           CUgraphEdgeData* edgeData, size_t* numEdges) {
+  return guest::graph_get_edges_v2(hGraph, from, to, edgeData, numEdges);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies,
+                                                   size_t* numDependencies) {
+  return guest::graph_node_get_dependencies(hNode, dependencies, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
+                                                      CUgraphEdgeData* edgeData,
+                                                      size_t* numDependencies) {
+  return guest::graph_node_get_dependencies_v2(hNode, dependencies, edgeData, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode* dependentNodes,
+                                                     size_t* numDependentNodes) {
+  return guest::graph_node_get_dependent_nodes(hNode, dependentNodes, numDependentNodes);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode,
+                                                        CUgraphNode* dependentNodes,
+                                                        CUgraphEdgeData* edgeData,
+                                                        size_t* numDependentNodes) {
+  return guest::graph_node_get_dependent_nodes_v2(hNode, dependentNodes, edgeData,
+                                                  numDependentNodes);
+}
+EXPORT CUresult CUDAAPI cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode* from,
+                                               const CUgraphNode* to, size_t numDependencies) {
+  return guest::graph_add_dependencies(hGraph, from, to, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
+                                                  const CUgraphNode* to,
+                                                  const CUgraphEdgeData* edgeData,
+                                                  size_t numDependencies) {
+  return guest::graph_add_dependencies_v2(hGraph, from, to, edgeData, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode* from,
+                                                  const CUgraphNode* to, size_t numDependencies) {
+  return guest::graph_remove_dependencies(hGraph, from, to, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
+                                                     const CUgraphNode* to,
+                                                     const CUgraphEdgeData* edgeData,
+                                                     size_t numDependencies) {
+  return guest::graph_remove_dependencies_v2(hGraph, from, to, edgeData, numDependencies);
+}
+EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                           CUgraphNode* phErrorNode, char* logBuffer,
+                                           size_t bufferSize) {
+  return guest::graph_instantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                              CUgraphNode* phErrorNode, char* logBuffer,
+                                              size_t bufferSize) {
+  return guest::graph_instantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(
+    CUgraphExec* phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+  return guest::graph_instantiate_with_params(phGraphExec, hGraph, instantiateParams,
+                                              CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
+  return guest::graph_upload(hGraph, hStream);
+}
+EXPORT CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t* flags) {
+  return guest::graph_exec_get_flags(hGraphExec, flags);
+}
+EXPORT CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
+                                          CUgraphNode* hErrorNode_out,
+                                          CUgraphExecUpdateResult* updateResult_out) {
+  return guest::graph_exec_update(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+}
+EXPORT CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                                             CUgraphExecUpdateResultInfo* resultInfo) {
+  return guest::graph_exec_update_v2(hGraphExec, hGraph, resultInfo);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              unsigned int* isEnabled) {
+  return guest::graph_node_get_enabled(hGraphExec, hNode, isEnabled);
+}
+EXPORT CUresult CUDAAPI cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              unsigned int isEnabled) {
+  return guest::graph_node_set_enabled(hGraphExec, hNode, isEnabled);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
+  return guest::graph_kernel_node_copy_attributes(dst, src);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                                      CUkernelNodeAttrValue* value_out) {
+  return guest::graph_kernel_node_get_attribute(hNode, attr, value_out);
+}
+EXPORT CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                                      const CUkernelNodeAttrValue* value) {
+  return guest::graph_kernel_node_set_attribute(hNode, attr, value);
+}
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
   return guest::event_record_with_flags(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD, flags);
@@ -788,8 +1069,16 @@ EXPORT CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn,
   return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
                                     CU_STREAM_PER_THREAD);
 }
+EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
+    CUgraphExec* phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+  return guest::graph_instantiate_with_params(phGraphExec, hGraph, instantiateParams,
+                                              CU_STREAM_PER_THREAD);
+}
 EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream) {
   return guest::graph_launch(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream) {
+  return guest::graph_upload(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
     CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,

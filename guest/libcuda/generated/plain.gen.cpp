@@ -194,9 +194,9 @@ CUresult occupancy_available_dynamic_smem_per_block(size_t* dynamicSmemSize, CUf
 }
 
 CUresult graph_destroy(CUgraph hGraph) {
-  Call call(CaptureRule::ALLOWED);
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::GRAPH, hGraph)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!is_live(wire::Kind::GRAPH, hGraph)) return CUDA_ERROR_INVALID_VALUE;
   const wire::cuGraphDestroy_in in{call.context(), to_wire(hGraph)};
   const CUresult result = call.sync(wire::Op::cuGraphDestroy, in);
   if (result == CUDA_SUCCESS) forget(to_wire(hGraph));
@@ -204,13 +204,70 @@ CUresult graph_destroy(CUgraph hGraph) {
 }
 
 CUresult graph_exec_destroy(CUgraphExec hGraphExec) {
-  Call call(CaptureRule::ALLOWED);
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::GRAPH_EXEC, hGraphExec)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!is_live(wire::Kind::GRAPH_EXEC, hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
   const wire::cuGraphExecDestroy_in in{call.context(), to_wire(hGraphExec)};
   const CUresult result = call.sync(wire::Op::cuGraphExecDestroy, in);
   if (result == CUDA_SUCCESS) forget(to_wire(hGraphExec));
   return result;
+}
+
+CUresult graph_node_get_type(CUgraphNode hNode, CUgraphNodeType* type) {
+  if (type == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH_NODE, hNode)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphNodeGetType_in in{call.context(), to_wire(hNode)};
+  wire::cuGraphNodeGetType_out out;
+  const CUresult result = call.sync(wire::Op::cuGraphNodeGetType, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *type = static_cast<CUgraphNodeType>(out.type);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_destroy_node(CUgraphNode hNode) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH_NODE, hNode)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphDestroyNode_in in{call.context(), to_wire(hNode)};
+  const CUresult result = call.sync(wire::Op::cuGraphDestroyNode, in);
+  if (result == CUDA_SUCCESS) forget(to_wire(hNode));
+  return result;
+}
+
+CUresult graph_node_get_enabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                unsigned int* isEnabled) {
+  if (isEnabled == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH_EXEC, hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::GRAPH_NODE, hNode)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphNodeGetEnabled_in in{call.context(), to_wire(hGraphExec), to_wire(hNode)};
+  wire::cuGraphNodeGetEnabled_out out;
+  const CUresult result = call.sync(wire::Op::cuGraphNodeGetEnabled, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *isEnabled = static_cast<unsigned int>(out.isEnabled);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_node_set_enabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH_EXEC, hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::GRAPH_NODE, hNode)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphNodeSetEnabled_in in{call.context(), to_wire(hGraphExec), to_wire(hNode),
+                                          static_cast<uint64_t>(isEnabled)};
+  return call.sync(wire::Op::cuGraphNodeSetEnabled, in);
+}
+
+CUresult graph_kernel_node_copy_attributes(CUgraphNode dst, CUgraphNode src) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH_NODE, dst)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::GRAPH_NODE, src)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphKernelNodeCopyAttributes_in in{call.context(), to_wire(dst), to_wire(src)};
+  return call.sync(wire::Op::cuGraphKernelNodeCopyAttributes, in);
 }
 
 }  // namespace kvgpu::guest

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[383] = {
+const RefusedName REFUSED_NAMES[317] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -46,8 +46,7 @@ const RefusedName REFUSED_NAMES[383] = {
     {"cuDeviceGetDevResource", "green contexts and device resources are not served yet"},
     {"cuDeviceGetExecAffinitySupport", "green contexts and device resources are not served yet"},
     {"cuDeviceGetGraphMemAttribute",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuDeviceGetHostAtomicCapabilities", "this query of a device is not served yet"},
     {"cuDeviceGetLuid",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
@@ -58,12 +57,10 @@ const RefusedName REFUSED_NAMES[383] = {
     {"cuDeviceGetProperties", "this query of a device is not served yet"},
     {"cuDeviceGetTexture1DLinearMaxWidth", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuDeviceGraphMemTrim",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
     {"cuDeviceSetGraphMemAttribute",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuDeviceTotalMem", "variant of an older CUDA release, not served yet"},
     {"cuDeviceUnregisterAsyncNotification",
      "notifications of the device are not passed on to a VM"},
@@ -101,136 +98,29 @@ const RefusedName REFUSED_NAMES[383] = {
     {"cuGLUnmapBufferObjectAsync", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLUnregisterBufferObject", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphAddBatchMemOpNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddChildGraphNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddDependencies",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddDependencies_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddEmptyNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddEventRecordNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddEventWaitNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphAddExternalSemaphoresSignalNode",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphAddExternalSemaphoresWaitNode",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuGraphAddHostNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddKernelNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddKernelNode_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
     {"cuGraphAddMemAllocNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphAddMemFreeNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddMemcpyNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddMemsetNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphAddNode_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphBatchMemOpNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphBatchMemOpNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphChildGraphNodeGetGraph",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphClone",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphConditionalHandleCreate",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphCreate",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphDebugDotPrint",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphDestroyNode",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphEventRecordNodeGetEvent",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphEventRecordNodeSetEvent",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphEventWaitNodeGetEvent",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphEventWaitNodeSetEvent",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphExecBatchMemOpNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecChildGraphNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecEventRecordNodeSetEvent",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecEventWaitNodeSetEvent",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphExecExternalSemaphoresSignalNodeSetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphExecExternalSemaphoresWaitNodeSetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuGraphExecGetFlags",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecHostNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecKernelNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecKernelNodeSetParams_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecMemcpyNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecMemsetNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecUpdate",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphExecUpdate_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
     {"cuGraphExternalSemaphoresSignalNodeGetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphExternalSemaphoresSignalNodeSetParams",
@@ -239,117 +129,14 @@ const RefusedName REFUSED_NAMES[383] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphExternalSemaphoresWaitNodeSetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuGraphGetEdges",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphGetEdges_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphGetRootNodes",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphHostNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphHostNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphInstantiate",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphInstantiateWithParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphInstantiateWithParams_ptsz",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphInstantiate_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeCopyAttributes",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeGetAttribute",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeGetParams_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeSetAttribute",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphKernelNodeSetParams_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
     {"cuGraphMemAllocNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphMemFreeNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphMemcpyNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphMemcpyNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphMemsetNodeGetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphMemsetNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeFindInClone",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeGetDependencies",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeGetDependencies_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeGetDependentNodes",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeGetDependentNodes_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeGetEnabled",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeGetType",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeSetEnabled",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphNodeSetParams",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphReleaseUserObject",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphRemoveDependencies",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphRemoveDependencies_v2",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphRetainUserObject",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphUpload",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
-    {"cuGraphUpload_ptsz",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuGraphicsEGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsGLRegisterBuffer", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
@@ -582,14 +369,11 @@ const RefusedName REFUSED_NAMES[383] = {
     {"cuTexRefSetMipmapLevelClamp", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuTexRefSetMipmappedArray", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuUserObjectCreate",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuUserObjectRelease",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuUserObjectRetain",
-     "graphs are served as far as stream capture makes them; their nodes cannot be built or edited "
-     "yet"},
+     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuVDPAUCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUGetDevice", "graphics interop: a VM has no display of the GPU's"},
@@ -599,8 +383,8 @@ const RefusedName REFUSED_NAMES[383] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 383;
-std::atomic<uint64_t> refused_calls[383];
+const int N_REFUSED_NAMES = 317;
+std::atomic<uint64_t> refused_calls[317];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -684,305 +468,239 @@ EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(77); }
 EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(78); }
 EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(79); }
 EXPORT int cuGraphAddBatchMemOpNode() { return kvgpu::guest::refuse(80); }
-EXPORT int cuGraphAddChildGraphNode() { return kvgpu::guest::refuse(81); }
-EXPORT int cuGraphAddDependencies() { return kvgpu::guest::refuse(82); }
-EXPORT int cuGraphAddDependencies_v2() { return kvgpu::guest::refuse(83); }
-EXPORT int cuGraphAddEmptyNode() { return kvgpu::guest::refuse(84); }
-EXPORT int cuGraphAddEventRecordNode() { return kvgpu::guest::refuse(85); }
-EXPORT int cuGraphAddEventWaitNode() { return kvgpu::guest::refuse(86); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(87); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(88); }
-EXPORT int cuGraphAddHostNode() { return kvgpu::guest::refuse(89); }
-EXPORT int cuGraphAddKernelNode() { return kvgpu::guest::refuse(90); }
-EXPORT int cuGraphAddKernelNode_v2() { return kvgpu::guest::refuse(91); }
-EXPORT int cuGraphAddMemAllocNode() { return kvgpu::guest::refuse(92); }
-EXPORT int cuGraphAddMemFreeNode() { return kvgpu::guest::refuse(93); }
-EXPORT int cuGraphAddMemcpyNode() { return kvgpu::guest::refuse(94); }
-EXPORT int cuGraphAddMemsetNode() { return kvgpu::guest::refuse(95); }
-EXPORT int cuGraphAddNode() { return kvgpu::guest::refuse(96); }
-EXPORT int cuGraphAddNode_v2() { return kvgpu::guest::refuse(97); }
-EXPORT int cuGraphBatchMemOpNodeGetParams() { return kvgpu::guest::refuse(98); }
-EXPORT int cuGraphBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(99); }
-EXPORT int cuGraphChildGraphNodeGetGraph() { return kvgpu::guest::refuse(100); }
-EXPORT int cuGraphClone() { return kvgpu::guest::refuse(101); }
-EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(102); }
-EXPORT int cuGraphCreate() { return kvgpu::guest::refuse(103); }
-EXPORT int cuGraphDebugDotPrint() { return kvgpu::guest::refuse(104); }
-EXPORT int cuGraphDestroyNode() { return kvgpu::guest::refuse(105); }
-EXPORT int cuGraphEventRecordNodeGetEvent() { return kvgpu::guest::refuse(106); }
-EXPORT int cuGraphEventRecordNodeSetEvent() { return kvgpu::guest::refuse(107); }
-EXPORT int cuGraphEventWaitNodeGetEvent() { return kvgpu::guest::refuse(108); }
-EXPORT int cuGraphEventWaitNodeSetEvent() { return kvgpu::guest::refuse(109); }
-EXPORT int cuGraphExecBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(110); }
-EXPORT int cuGraphExecChildGraphNodeSetParams() { return kvgpu::guest::refuse(111); }
-EXPORT int cuGraphExecEventRecordNodeSetEvent() { return kvgpu::guest::refuse(112); }
-EXPORT int cuGraphExecEventWaitNodeSetEvent() { return kvgpu::guest::refuse(113); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(114); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(115); }
-EXPORT int cuGraphExecGetFlags() { return kvgpu::guest::refuse(116); }
-EXPORT int cuGraphExecHostNodeSetParams() { return kvgpu::guest::refuse(117); }
-EXPORT int cuGraphExecKernelNodeSetParams() { return kvgpu::guest::refuse(118); }
-EXPORT int cuGraphExecKernelNodeSetParams_v2() { return kvgpu::guest::refuse(119); }
-EXPORT int cuGraphExecMemcpyNodeSetParams() { return kvgpu::guest::refuse(120); }
-EXPORT int cuGraphExecMemsetNodeSetParams() { return kvgpu::guest::refuse(121); }
-EXPORT int cuGraphExecNodeSetParams() { return kvgpu::guest::refuse(122); }
-EXPORT int cuGraphExecUpdate() { return kvgpu::guest::refuse(123); }
-EXPORT int cuGraphExecUpdate_v2() { return kvgpu::guest::refuse(124); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(125); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(126); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(127); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(128); }
-EXPORT int cuGraphGetEdges() { return kvgpu::guest::refuse(129); }
-EXPORT int cuGraphGetEdges_v2() { return kvgpu::guest::refuse(130); }
-EXPORT int cuGraphGetRootNodes() { return kvgpu::guest::refuse(131); }
-EXPORT int cuGraphHostNodeGetParams() { return kvgpu::guest::refuse(132); }
-EXPORT int cuGraphHostNodeSetParams() { return kvgpu::guest::refuse(133); }
-EXPORT int cuGraphInstantiate() { return kvgpu::guest::refuse(134); }
-EXPORT int cuGraphInstantiateWithParams() { return kvgpu::guest::refuse(135); }
-EXPORT int cuGraphInstantiateWithParams_ptsz() { return kvgpu::guest::refuse(136); }
-EXPORT int cuGraphInstantiate_v2() { return kvgpu::guest::refuse(137); }
-EXPORT int cuGraphKernelNodeCopyAttributes() { return kvgpu::guest::refuse(138); }
-EXPORT int cuGraphKernelNodeGetAttribute() { return kvgpu::guest::refuse(139); }
-EXPORT int cuGraphKernelNodeGetParams() { return kvgpu::guest::refuse(140); }
-EXPORT int cuGraphKernelNodeGetParams_v2() { return kvgpu::guest::refuse(141); }
-EXPORT int cuGraphKernelNodeSetAttribute() { return kvgpu::guest::refuse(142); }
-EXPORT int cuGraphKernelNodeSetParams() { return kvgpu::guest::refuse(143); }
-EXPORT int cuGraphKernelNodeSetParams_v2() { return kvgpu::guest::refuse(144); }
-EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(145); }
-EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(146); }
-EXPORT int cuGraphMemcpyNodeGetParams() { return kvgpu::guest::refuse(147); }
-EXPORT int cuGraphMemcpyNodeSetParams() { return kvgpu::guest::refuse(148); }
-EXPORT int cuGraphMemsetNodeGetParams() { return kvgpu::guest::refuse(149); }
-EXPORT int cuGraphMemsetNodeSetParams() { return kvgpu::guest::refuse(150); }
-EXPORT int cuGraphNodeFindInClone() { return kvgpu::guest::refuse(151); }
-EXPORT int cuGraphNodeGetDependencies() { return kvgpu::guest::refuse(152); }
-EXPORT int cuGraphNodeGetDependencies_v2() { return kvgpu::guest::refuse(153); }
-EXPORT int cuGraphNodeGetDependentNodes() { return kvgpu::guest::refuse(154); }
-EXPORT int cuGraphNodeGetDependentNodes_v2() { return kvgpu::guest::refuse(155); }
-EXPORT int cuGraphNodeGetEnabled() { return kvgpu::guest::refuse(156); }
-EXPORT int cuGraphNodeGetType() { return kvgpu::guest::refuse(157); }
-EXPORT int cuGraphNodeSetEnabled() { return kvgpu::guest::refuse(158); }
-EXPORT int cuGraphNodeSetParams() { return kvgpu::guest::refuse(159); }
-EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(160); }
-EXPORT int cuGraphRemoveDependencies() { return kvgpu::guest::refuse(161); }
-EXPORT int cuGraphRemoveDependencies_v2() { return kvgpu::guest::refuse(162); }
-EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(163); }
-EXPORT int cuGraphUpload() { return kvgpu::guest::refuse(164); }
-EXPORT int cuGraphUpload_ptsz() { return kvgpu::guest::refuse(165); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(166); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(167); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(168); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(169); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(170); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(171); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(172); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(173); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(174); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(175); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(176); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(177); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(178); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(179); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(180); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(181); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(182); }
-EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(183); }
-EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(184); }
-EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(185); }
-EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(186); }
-EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(187); }
-EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(188); }
-EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(189); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(190); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(191); }
-EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(192); }
-EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(193); }
-EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(194); }
-EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(195); }
-EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(196); }
-EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(197); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(198); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(199); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(200); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(201); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(202); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(203); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(204); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(205); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(206); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(207); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(208); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(209); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(210); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(211); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(212); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(213); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(214); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(215); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(216); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(217); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(218); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(219); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(220); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(221); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(222); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(223); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(224); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(225); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(226); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(227); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(228); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(229); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(230); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(231); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(232); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(233); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(234); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(235); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(236); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(237); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(238); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(239); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(240); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(241); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(242); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(243); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(244); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(245); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(246); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(247); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(248); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(249); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(250); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(251); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(252); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(253); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(254); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(255); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(256); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(257); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(258); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(259); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(260); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(261); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(262); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(263); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(264); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(265); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(266); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(267); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(268); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(269); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(270); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(271); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(272); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(273); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(274); }
-EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(275); }
-EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(276); }
-EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(277); }
-EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(278); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(279); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(280); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(281); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(282); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(283); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(284); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(285); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(286); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(287); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(288); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(289); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(290); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(291); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(292); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(293); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(294); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(295); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(296); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(297); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(298); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(299); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(300); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(301); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(302); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(303); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(304); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(305); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(306); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(307); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(308); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(309); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(310); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(311); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(312); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(313); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(314); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(315); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(316); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(317); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(318); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(319); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(320); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(321); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(322); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(323); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(324); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(325); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(326); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(327); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(328); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(329); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(330); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(331); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(332); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(333); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(334); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(335); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(336); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(337); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(338); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(339); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(340); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(341); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(342); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(343); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(344); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(345); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(346); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(347); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(348); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(349); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(350); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(351); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(352); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(353); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(354); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(355); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(356); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(357); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(358); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(359); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(360); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(361); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(362); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(363); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(364); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(365); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(366); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(367); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(368); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(369); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(370); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(371); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(372); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(373); }
-EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(374); }
-EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(375); }
-EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(376); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(377); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(378); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(379); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(380); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(381); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(382); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(81); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(82); }
+EXPORT int cuGraphAddMemAllocNode() { return kvgpu::guest::refuse(83); }
+EXPORT int cuGraphAddMemFreeNode() { return kvgpu::guest::refuse(84); }
+EXPORT int cuGraphBatchMemOpNodeGetParams() { return kvgpu::guest::refuse(85); }
+EXPORT int cuGraphBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(86); }
+EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(87); }
+EXPORT int cuGraphDebugDotPrint() { return kvgpu::guest::refuse(88); }
+EXPORT int cuGraphExecBatchMemOpNodeSetParams() { return kvgpu::guest::refuse(89); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(90); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(91); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(92); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(93); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(94); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(95); }
+EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(96); }
+EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(97); }
+EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(98); }
+EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(99); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(100); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(101); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(102); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(103); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(104); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(105); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(106); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(107); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(108); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(109); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(110); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(111); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(112); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(113); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(114); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(115); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(116); }
+EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(117); }
+EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(118); }
+EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(119); }
+EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(120); }
+EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(121); }
+EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(122); }
+EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(123); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(124); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(125); }
+EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(126); }
+EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(127); }
+EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(128); }
+EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(129); }
+EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(130); }
+EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(131); }
+EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(132); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(133); }
+EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(134); }
+EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(135); }
+EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(136); }
+EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(137); }
+EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(138); }
+EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(139); }
+EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(140); }
+EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(141); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(142); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(143); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(144); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(145); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(146); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(147); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(148); }
+EXPORT int cuMemCreate() { return kvgpu::guest::refuse(149); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(151); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(152); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(153); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(154); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(155); }
+EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(156); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(157); }
+EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(158); }
+EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(159); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(160); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(161); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(162); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(163); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(164); }
+EXPORT int cuMemMap() { return kvgpu::guest::refuse(165); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(166); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(167); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(168); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(169); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemRelease() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(181); }
+EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(188); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(189); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(190); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(191); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(192); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(193); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(194); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(195); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(196); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(197); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(198); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(199); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(200); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(201); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(202); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(203); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(204); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(205); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(206); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(207); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(208); }
+EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(209); }
+EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(210); }
+EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(211); }
+EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(212); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(213); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(214); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(215); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(217); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(218); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(219); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(220); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(221); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(222); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(223); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(224); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(225); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(226); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(227); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(228); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(229); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(230); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(231); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(232); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(233); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(234); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(235); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(236); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(237); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(238); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(239); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(240); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(241); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(242); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(243); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(244); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(245); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(246); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(247); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(248); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(249); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(250); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(251); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(252); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(253); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(254); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(255); }
+EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(256); }
+EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(257); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(258); }
+EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(259); }
+EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(260); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(261); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(262); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(263); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(264); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(265); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(266); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(267); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(268); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(269); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(270); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(271); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(272); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(273); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(274); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(275); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(276); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(277); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(278); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(279); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(280); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(281); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(282); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(283); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(284); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(285); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(286); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(287); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(288); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(289); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(290); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(291); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(292); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(293); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(294); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(295); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(296); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(297); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(298); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(299); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(300); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(301); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(302); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(303); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(304); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(305); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(306); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(307); }
+EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(308); }
+EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(309); }
+EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(310); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(311); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(312); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(313); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(314); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(315); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(316); }

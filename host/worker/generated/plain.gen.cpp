@@ -229,7 +229,7 @@ CUresult graph_destroy(Session& session, const Task& task, ReplyWriter& reply) {
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUgraph hGraph;
-  if (!session.handles.get(in.hGraph, &hGraph)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.handles.get(in.hGraph, &hGraph)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuGraphDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphDestroy(hGraph);
   if (result == CUDA_SUCCESS) session.handles.remove(in.hGraph);
@@ -242,10 +242,80 @@ CUresult graph_exec_destroy(Session& session, const Task& task, ReplyWriter& rep
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUgraphExec hGraphExec;
-  if (!session.handles.get(in.hGraphExec, &hGraphExec)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.handles.get(in.hGraphExec, &hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuGraphExecDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphExecDestroy(hGraphExec);
   if (result == CUDA_SUCCESS) session.handles.remove(in.hGraphExec);
+  (void)reply;
+  return result;
+}
+
+CUresult graph_node_get_type(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphNodeGetType_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraphNode hNode;
+  if (!session.handles.get(in.hNode, &hNode)) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeType type{};
+  if (session.driver->cuGraphNodeGetType == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuGraphNodeGetType(hNode, &type);
+  reply.put(wire::cuGraphNodeGetType_out{static_cast<uint64_t>(type)});
+  return result;
+}
+
+CUresult graph_destroy_node(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphDestroyNode_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraphNode hNode;
+  if (!session.handles.get(in.hNode, &hNode)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuGraphDestroyNode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuGraphDestroyNode(hNode);
+  if (result == CUDA_SUCCESS) session.handles.remove(in.hNode);
+  (void)reply;
+  return result;
+}
+
+CUresult graph_node_get_enabled(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphNodeGetEnabled_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraphExec hGraphExec;
+  if (!session.handles.get(in.hGraphExec, &hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNode hNode;
+  if (!session.handles.get(in.hNode, &hNode)) return CUDA_ERROR_INVALID_VALUE;
+  unsigned int isEnabled{};
+  if (session.driver->cuGraphNodeGetEnabled == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuGraphNodeGetEnabled(hGraphExec, hNode, &isEnabled);
+  reply.put(wire::cuGraphNodeGetEnabled_out{static_cast<uint64_t>(isEnabled)});
+  return result;
+}
+
+CUresult graph_node_set_enabled(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphNodeSetEnabled_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraphExec hGraphExec;
+  if (!session.handles.get(in.hGraphExec, &hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNode hNode;
+  if (!session.handles.get(in.hNode, &hNode)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuGraphNodeSetEnabled == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuGraphNodeSetEnabled(
+      hGraphExec, hNode, static_cast<unsigned int>(in.isEnabled));
+  (void)reply;
+  return result;
+}
+
+CUresult graph_kernel_node_copy_attributes(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphKernelNodeCopyAttributes_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraphNode dst;
+  if (!session.handles.get(in.dst, &dst)) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNode src;
+  if (!session.handles.get(in.src, &src)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuGraphKernelNodeCopyAttributes == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuGraphKernelNodeCopyAttributes(dst, src);
   (void)reply;
   return result;
 }

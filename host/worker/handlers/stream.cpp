@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, events, host functions, capture and graphs.
+// Streams, events, host functions and capture.
 #include "generated/handlers.gen.h"
+#include "graph_nodes.h"
 #include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
 
-namespace {
-
-// A host function of the guest, in the worker: its id is all there is to it, so nothing can outlive
-// or leave it.
 void relay(void* guest_function, CUresult status) {
   Session& session = Session::current();
   session.callbacks.relay(session.events, reinterpret_cast<uint64_t>(guest_function), status);
 }
-
-}  // namespace
 
 CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   wire::StreamCreate body;
@@ -94,6 +89,15 @@ CUresult event_sync(Session& session, const Task& task, ReplyWriter&) {
   return result;
 }
 
+CUresult event_query(Session& session, const Task& task, ReplyWriter&) {
+  wire::EventRef body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUevent event;
+  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  return session.driver->cuEventQuery(event);
+}
+
 CUresult event_elapsed_time_v2(Session& session, const Task& task, ReplyWriter& reply) {
   wire::EventElapsed body;
   if (!task.read(&body)) session.violation(task);
@@ -146,39 +150,6 @@ CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter&) {
   const CUresult result = session.driver->cuStreamEndCapture(stream->raw, &graph);
   if (result == CUDA_SUCCESS && !session.handles.add(body.graph, graph, 0)) session.violation(task);
   return result;
-}
-
-CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyWriter&) {
-  wire::GraphInstantiate body;
-  if (!task.read(&body)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
-  CUgraph graph;
-  if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_HANDLE;
-  CUgraphExec exec = nullptr;
-  const CUresult result = session.driver->cuGraphInstantiateWithFlags(&exec, graph, body.flags);
-  if (result == CUDA_SUCCESS && !session.handles.add(body.exec, exec, body.context))
-    session.violation(task);
-  return result;
-}
-
-CUresult graph_get_nodes(Session& session, const Task& task, ReplyWriter& reply) {
-  wire::GraphRef body;
-  if (!task.read(&body)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
-  CUgraph graph;
-  if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_HANDLE;
-  size_t n = 0;
-  const CUresult result = session.driver->cuGraphGetNodes(graph, nullptr, &n);
-  reply.put(wire::NodeCount{n});
-  return result;
-}
-
-CUresult graph_launch(Session& session, const Task& task, ReplyWriter&) {
-  wire::LaunchGraph body;
-  if (!task.read(&body)) session.violation(task);
-  CUgraphExec exec;
-  if (!session.handles.get(body.exec, &exec)) return CUDA_ERROR_INVALID_HANDLE;
-  return session.driver->cuGraphLaunch(exec, task.stream->raw);
 }
 
 }  // namespace kvgpu::worker

@@ -120,6 +120,29 @@ enum class Op : uint16_t {
   cuStreamGetAttribute = 305,
   cuStreamSetAttribute = 306,
   cuStreamCopyAttributes = 307,
+  GRAPH_LIST = 310,
+  GRAPH_FUNCTIONS = 311,
+  GRAPH_NODE_PARAMS = 312,
+  EVENT_QUERY = 313,
+  cuGraphCreate = 320,
+  cuGraphClone = 321,
+  cuGraphAddNode_v2 = 322,
+  cuGraphNodeSetParams = 323,
+  cuGraphExecNodeSetParams = 324,
+  cuGraphNodeGetType = 325,
+  cuGraphDestroyNode = 326,
+  cuGraphChildGraphNodeGetGraph = 327,
+  cuGraphNodeFindInClone = 328,
+  cuGraphAddDependencies_v2 = 329,
+  cuGraphRemoveDependencies_v2 = 330,
+  cuGraphInstantiateWithParams = 331,
+  cuGraphUpload = 332,
+  cuGraphExecUpdate_v2 = 333,
+  cuGraphNodeGetEnabled = 334,
+  cuGraphNodeSetEnabled = 335,
+  cuGraphKernelNodeCopyAttributes = 336,
+  cuGraphKernelNodeGetAttribute = 337,
+  cuGraphKernelNodeSetAttribute = 338,
 };
 
 // The minor version of the protocol that brought the record.
@@ -177,6 +200,29 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuStreamGetAttribute:
     case Op::cuStreamSetAttribute:
     case Op::cuStreamCopyAttributes:
+    case Op::GRAPH_LIST:
+    case Op::GRAPH_FUNCTIONS:
+    case Op::GRAPH_NODE_PARAMS:
+    case Op::EVENT_QUERY:
+    case Op::cuGraphCreate:
+    case Op::cuGraphClone:
+    case Op::cuGraphAddNode_v2:
+    case Op::cuGraphNodeSetParams:
+    case Op::cuGraphExecNodeSetParams:
+    case Op::cuGraphNodeGetType:
+    case Op::cuGraphDestroyNode:
+    case Op::cuGraphChildGraphNodeGetGraph:
+    case Op::cuGraphNodeFindInClone:
+    case Op::cuGraphAddDependencies_v2:
+    case Op::cuGraphRemoveDependencies_v2:
+    case Op::cuGraphInstantiateWithParams:
+    case Op::cuGraphUpload:
+    case Op::cuGraphExecUpdate_v2:
+    case Op::cuGraphNodeGetEnabled:
+    case Op::cuGraphNodeSetEnabled:
+    case Op::cuGraphKernelNodeCopyAttributes:
+    case Op::cuGraphKernelNodeGetAttribute:
+    case Op::cuGraphKernelNodeSetAttribute:
       return 2;
     default:
       return 1;

@@ -135,4 +135,39 @@ struct cuGraphExecDestroy_in {
   uint64_t hGraphExec;
 };
 
+struct cuGraphNodeGetType_in {
+  Handle context;
+  uint64_t hNode;
+};
+struct cuGraphNodeGetType_out {
+  uint64_t type;
+};
+
+struct cuGraphDestroyNode_in {
+  Handle context;
+  uint64_t hNode;
+};
+
+struct cuGraphNodeGetEnabled_in {
+  Handle context;
+  uint64_t hGraphExec;
+  uint64_t hNode;
+};
+struct cuGraphNodeGetEnabled_out {
+  uint64_t isEnabled;
+};
+
+struct cuGraphNodeSetEnabled_in {
+  Handle context;
+  uint64_t hGraphExec;
+  uint64_t hNode;
+  uint64_t isEnabled;
+};
+
+struct cuGraphKernelNodeCopyAttributes_in {
+  Handle context;
+  uint64_t dst;
+  uint64_t src;
+};
+
 }  // namespace kvgpu::wire

@@ -48,6 +48,7 @@ enum class Kind : uint8_t {
   BLOB,       // an image on its way
   LINK = 11,  // CUlinkState
   MEM_POOL = 12,
+  GRAPH_NODE = 13,  // chosen by the worker
 };
 
 using Handle = uint64_t;

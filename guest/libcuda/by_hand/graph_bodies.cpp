@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node does, from the program's form into the wire's. Checked here is what the worker cannot
+// check: handles, and the memory of this process. The rest is the driver's verdict.
+#include <cstring>
+
+#include "copies.h"
+#include "graphs.h"
+#include "launch.h"
+#include "refuse.h"
+#include "staging.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+// The bytes from a side's address to its last row's end; false: more than there are addresses.
+bool end_bytes(const wire::MemcpySide& side, const CUDA_MEMCPY3D& p, uint64_t* first,
+               uint64_t* end) {
+  const auto place = [&](uint64_t z, uint64_t y, uint64_t x, uint64_t* bytes) {
+    uint64_t row;
+    return !__builtin_mul_overflow(z, side.height, &row) && !__builtin_add_overflow(row, y, &row) &&
+           !__builtin_mul_overflow(row, side.pitch_bytes, &row) &&
+           !__builtin_add_overflow(row, x, bytes);
+  };
+  uint64_t last_z, last_y, last_x;
+  return place(side.z, side.y, side.x_bytes, first) &&
+         !__builtin_add_overflow(side.z, p.Depth - 1, &last_z) &&
+         !__builtin_add_overflow(side.y, p.Height - 1, &last_y) &&
+         !__builtin_add_overflow(side.x_bytes, p.WidthInBytes, &last_x) &&
+         place(last_z, last_y, last_x, end) && *first < *end && side.address + *end > side.address;
+}
+
+// Where the GPU finds the side. Only what the GPU reaches can be in a graph: a launch, of which the
+// guest learns nothing before it is done, reads and writes at the GPU's time.
+CUresult place_side(const CUDA_MEMCPY3D& p, wire::MemcpySide* side) {
+  if (side->type == CU_MEMORYTYPE_ARRAY) {
+    return static_cast<CUresult>(refuse_part("a memcpy node to or from a CUDA array"));
+  }
+  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_SUCCESS;
+  uint64_t first, end;
+  if (side->address == 0 || !end_bytes(*side, p, &first, &end)) return CUDA_ERROR_INVALID_VALUE;
+  const Operand found = operand(side->address + first, end - first);
+  const bool is_host = side->type == CU_MEMORYTYPE_HOST;
+  if (is_host ? found.is_device : side->type == CU_MEMORYTYPE_DEVICE && found.is_pageable()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (found.is_pageable()) {
+    return static_cast<CUresult>(refuse_part("a memcpy node with pageable host memory"));
+  }
+  side->address = found.gpu_address - first;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+NodeBody::~NodeBody() {
+  if (function_ != 0) Session::get().release_function(function_);
+  if (staged_bytes_ != 0) Staging::get().release({staged_off_, staged_bytes_});
+}
+
+template <typename T>
+void NodeBody::put(CUgraphNodeType type, const T& body) {
+  type_ = type;
+  const auto* const first = reinterpret_cast<const std::byte*>(&body);
+  bytes_.insert(bytes_.end(), first, first + sizeof body);
+}
+
+CUresult NodeBody::enter(CUcontext context) {
+  if (context == nullptr) return CUDA_SUCCESS;
+  context_ = find(context);
+  return context_ == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult NodeBody::empty() { return CUDA_SUCCESS; }
+
+CUresult NodeBody::kernel(const CUDA_KERNEL_NODE_PARAMS& p) {
+  Function* const function = p.func != nullptr ? find(p.func) : find(p.kern);
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (p.func == nullptr) {
+    if (const CUresult bad = enter(p.ctx)) return bad;
+  }
+  if (const CUresult bad = need_description(*function)) return bad;
+  alignas(16) std::byte params[wire::MAX_PARAM_BYTES];
+  wire::KernelNode body{function->handle,
+                        {p.gridDimX, p.gridDimY, p.gridDimZ},
+                        {p.blockDimX, p.blockDimY, p.blockDimZ},
+                        p.sharedMemBytes,
+                        0,
+                        wire::PARAMS_IN_RECORD,
+                        0};
+  if (const CUresult bad =
+          gather_params(*function, p.kernelParams, p.extra, params, &body.param_bytes)) {
+    return bad;
+  }
+  if (body.param_bytes <= MAX_INLINE_PARAM_BYTES / 2) {  // the dependencies come in the same record
+    put(CU_GRAPH_NODE_TYPE_KERNEL, body);
+    bytes_.insert(bytes_.end(), params, params + body.param_bytes);
+    return CUDA_SUCCESS;
+  }
+  Staging::Piece piece;
+  if (const CUresult bad = Staging::get().allocate(body.param_bytes, &piece)) return bad;
+  staged_off_ = piece.off;
+  staged_bytes_ = piece.bytes;
+  std::memcpy(Staging::get().data(piece), params, body.param_bytes);
+  body.params_in = wire::PARAMS_IN_SLAB;
+  put(CU_GRAPH_NODE_TYPE_KERNEL, body);
+  put(CU_GRAPH_NODE_TYPE_KERNEL, piece.off);
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeBody::memcpy(const CUDA_MEMCPY3D* p, CUcontext context) {
+  if (p == nullptr || p->srcLOD != 0 || p->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = enter(context)) return bad;
+  const bool to_host = p->dstMemoryType == CU_MEMORYTYPE_HOST;
+  const bool from_host = p->srcMemoryType == CU_MEMORYTYPE_HOST;
+  wire::MemcpyNode body{
+      {to_host ? reinterpret_cast<uint64_t>(p->dstHost) : p->dstDevice, p->dstXInBytes, p->dstY,
+       p->dstZ, p->dstPitch, p->dstHeight, static_cast<uint32_t>(p->dstMemoryType), 0},
+      {from_host ? reinterpret_cast<uint64_t>(p->srcHost) : p->srcDevice, p->srcXInBytes, p->srcY,
+       p->srcZ, p->srcPitch, p->srcHeight, static_cast<uint32_t>(p->srcMemoryType), 0},
+      p->WidthInBytes,
+      p->Height,
+      p->Depth};
+  if (const CUresult bad = place_side(*p, &body.dst)) return bad;
+  if (const CUresult bad = place_side(*p, &body.src)) return bad;
+  put(CU_GRAPH_NODE_TYPE_MEMCPY, body);
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeBody::memset(const CUDA_MEMSET_NODE_PARAMS* p, CUcontext context) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = enter(context)) return bad;
+  uint64_t row_bytes, bytes;
+  if (__builtin_mul_overflow(p->width, p->elementSize, &row_bytes) ||
+      __builtin_mul_overflow(p->pitch, p->height == 0 ? 0 : p->height - 1, &bytes) ||
+      __builtin_add_overflow(bytes, row_bytes, &bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Operand to = operand(p->dst, bytes);
+  if (to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  put(CU_GRAPH_NODE_TYPE_MEMSET,
+      wire::MemsetNode{to.gpu_address, p->pitch, p->value, p->elementSize, p->width, p->height});
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeBody::host(const CUDA_HOST_NODE_PARAMS* p) {
+  if (p == nullptr || p->fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  function_ = Session::get().add_graph_function(p->fn, p->userData);
+  put(CU_GRAPH_NODE_TYPE_HOST, wire::HostNode{function_});
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeBody::child(CUgraph graph) {
+  if (find(graph) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  object_ = to_wire(graph);
+  put(CU_GRAPH_NODE_TYPE_GRAPH, wire::ObjectNode{object_});
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeBody::event(CUgraphNodeType type, CUevent event) {
+  if (find(event) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  object_ = to_wire(event);
+  put(type, wire::ObjectNode{object_});
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeBody::any(const CUgraphNodeParams* p) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == sizeof p->kernel);
+  CUDA_KERNEL_NODE_PARAMS as_kernel;
+  switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      std::memcpy(&as_kernel, &p->kernel, sizeof as_kernel);
+      return kernel(as_kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return memcpy(&p->memcpy.copyParams, p->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const auto& m = p->memset;
+      const CUDA_MEMSET_NODE_PARAMS set{m.dst, m.pitch, m.value, m.elementSize, m.width, m.height};
+      return memset(&set, m.ctx);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const CUDA_HOST_NODE_PARAMS host_params{p->host.fn, p->host.userData};
+      return host(&host_params);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      if (p->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) {
+        return static_cast<CUresult>(refuse_part("a child graph that moves into its parent"));
+      }
+      return child(p->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return empty();
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return event(p->type, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return event(p->type, p->eventRecord.event);
+    default:
+      return static_cast<CUresult>(refuse_part("a graph node of this type"));
+  }
+}
+
+void NodeBody::belongs_to(Graph& graph) {
+  Graph& holder = outermost(graph);
+  if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
+    Graph* const child = tables().graphs.find(object_);
+    if (child == nullptr) return;
+    const std::vector<uint64_t> functions = outermost(*child).functions;
+    for (const uint64_t function : functions) {
+      Session::get().keep_function(function);
+      holder.functions.push_back(function);
+    }
+    take_over_events(outermost(*child), &holder);
+  } else if (object_ != 0) {
+    holder.events.insert(object_);
+    if (type_ == CU_GRAPH_NODE_TYPE_EVENT_RECORD) holder.recorded.insert(object_);
+  }
+  if (function_ != 0) holder.functions.push_back(function_);
+  function_ = 0;
+}
+
+CUresult NodeBody::may_belong_to(const GraphExec& exec, CUgraphNode node) const {
+  if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
+    Graph* const child = tables().graphs.find(object_);
+    const bool runs = child != nullptr && !outermost(*child).functions.empty();
+    if (runs || !exec.host_nodes.empty()) {
+      return static_cast<CUresult>(
+          refuse_part("cuGraphExecChildGraphNodeSetParams where host functions are involved"));
+    }
+  }
+  if (type_ != CU_GRAPH_NODE_TYPE_HOST) return CUDA_SUCCESS;
+  for (const auto& host_node : exec.host_nodes) {
+    if (host_node.node == to_wire(node)) return CUDA_SUCCESS;
+  }
+  // A child's, or of the graph before cuGraphExecUpdate: which function it runs is not known, and
+  // one that is still wanted must not be forgotten.
+  return static_cast<CUresult>(refuse_part(
+      "cuGraphExecHostNodeSetParams of a node that the exec was not made or updated of"));
+}
+
+void NodeBody::belongs_to(GraphExec& exec, CUgraphNode node) {
+  if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
+    if (Graph* const child = tables().graphs.find(object_)) {
+      take_over_events(outermost(*child), &exec);
+    }
+  } else if (object_ != 0) {
+    exec.events.insert(object_);
+    if (type_ == CU_GRAPH_NODE_TYPE_EVENT_RECORD) exec.recorded.insert(object_);
+  }
+  for (auto& host_node : exec.host_nodes) {
+    if (function_ == 0 || host_node.node != to_wire(node)) continue;
+    std::swap(host_node.function, function_);  // the old one goes with this
+  }
+}
+
+}  // namespace kvgpu::guest

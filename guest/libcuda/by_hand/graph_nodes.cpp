@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes are added and changed, in graphs and in execs.
+#include <algorithm>
+#include <cstring>
+
+#include "generated/api.gen.h"
+#include "graphs.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+struct Dependencies {
+  const CUgraphNode* nodes;
+  const CUgraphEdgeData* data;  // null: plain edges
+  size_t n;
+};
+
+CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBody& body) {
+  if (out == nullptr || (after.n != 0 && after.nodes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  const GraphCall call(body.context());
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Graph* const graph = find(handle);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // What does not fit into the record comes afterwards.
+  constexpr size_t MAX_DEPENDENCIES = 256;
+  std::vector<wire::GraphEdge> edges(std::min(after.n, MAX_DEPENDENCIES));
+  for (size_t i = 0; i < edges.size(); ++i) {
+    edges[i] = {to_wire(after.nodes[i]), 0, {}};
+    if (after.data != nullptr) std::memcpy(edges[i].data, &after.data[i], sizeof edges[i].data);
+  }
+  const wire::AddGraphNode head{call.context(), graph->handle, static_cast<uint32_t>(body.type()),
+                                static_cast<uint32_t>(edges.size())};
+  wire::GraphNodeNamed named;
+  const CUresult result = call.sync(
+      wire::Op::cuGraphAddNode_v2, head, &named,
+      Part{edges.data(), static_cast<uint32_t>(edges.size() * sizeof edges[0])}, body.bytes());
+  if (result != CUDA_SUCCESS) return result;
+  body.belongs_to(*graph);
+  const auto node = from_wire<CUgraphNode>(named.node);
+  for (size_t i = edges.size(); i < after.n; ++i) {
+    const CUgraphEdgeData* const data = after.data == nullptr ? nullptr : &after.data[i];
+    if (const CUresult bad = graph_add_dependencies_v2(handle, &after.nodes[i], &node, data, 1)) {
+      (void)graph_destroy_node(node);
+      return bad;
+    }
+  }
+  *out = node;
+  return CUDA_SUCCESS;
+}
+
+CUresult set(CUgraphNode node, NodeBody& body) {
+  const GraphCall call(body.context());
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::SetGraphNode head{call.context(), 0, to_wire(node),
+                                static_cast<uint32_t>(body.type()), 0};
+  wire::ChildGraphNamed owner;
+  const CUresult result = call.sync(wire::Op::cuGraphNodeSetParams, head, &owner, body.bytes());
+  if (result != CUDA_SUCCESS) return result;
+  if (Graph* const graph = tables().graphs.find(owner.graph)) {
+    graph->kernel_params.erase(to_wire(node));
+    body.belongs_to(*graph);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult set(CUgraphExec handle, CUgraphNode node, NodeBody& body) {
+  const GraphCall call(body.context());
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  GraphExec* const exec = find(handle);
+  if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = body.may_belong_to(*exec, node)) return bad;
+  const wire::SetGraphNode head{call.context(), exec->handle, to_wire(node),
+                                static_cast<uint32_t>(body.type()), 0};
+  const CUresult result = call.sync(wire::Op::cuGraphExecNodeSetParams, head, body.bytes());
+  if (result == CUDA_SUCCESS) body.belongs_to(*exec, node);
+  return result;
+}
+
+CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
+  return {p.func,      p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
+          p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    nullptr,     nullptr};
+}
+
+// The body, or what is wrong with it.
+#define FILL(body, call)                                               \
+  NodeBody body;                                                       \
+  if (const CUresult bad = Session::get().pending_error()) return bad; \
+  if (const CUresult bad = body.call) return bad
+
+}  // namespace
+
+// ---- adding
+
+CUresult graph_add_kernel_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                               const CUgraphNode* dependencies, size_t numDependencies,
+                               const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  FILL(body, kernel(widened(*nodeParams)));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_kernel_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode* dependencies, size_t numDependencies,
+                                  const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  FILL(body, kernel(*nodeParams));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_memcpy_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                               const CUgraphNode* dependencies, size_t numDependencies,
+                               const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
+  FILL(body, memcpy(copyParams, ctx));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_memset_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                               const CUgraphNode* dependencies, size_t numDependencies,
+                               const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
+  FILL(body, memset(memsetParams, ctx));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_host_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                             const CUgraphNode* dependencies, size_t numDependencies,
+                             const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  FILL(body, host(nodeParams));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_child_graph_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                    const CUgraphNode* dependencies, size_t numDependencies,
+                                    CUgraph childGraph) {
+  FILL(body, child(childGraph));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_empty_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                              const CUgraphNode* dependencies, size_t numDependencies) {
+  FILL(body, empty());
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_event_record_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode* dependencies, size_t numDependencies,
+                                     CUevent event) {
+  FILL(body, event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_event_wait_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                   const CUgraphNode* dependencies, size_t numDependencies,
+                                   CUevent event) {
+  FILL(body, event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
+CUresult graph_add_node(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                        size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  return graph_add_node_v2(phGraphNode, hGraph, dependencies, nullptr, numDependencies, nodeParams);
+}
+CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
+                           const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
+                           size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  FILL(body, any(nodeParams));
+  return add(phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, body);
+}
+
+// ---- changing a graph's
+
+CUresult graph_kernel_node_set_params(CUgraphNode hNode,
+                                      const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  FILL(body, kernel(widened(*nodeParams)));
+  return set(hNode, body);
+}
+CUresult graph_kernel_node_set_params_v2(CUgraphNode hNode,
+                                         const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  FILL(body, kernel(*nodeParams));
+  return set(hNode, body);
+}
+CUresult graph_memcpy_node_set_params(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) {
+  FILL(body, memcpy(nodeParams, nullptr));
+  return set(hNode, body);
+}
+CUresult graph_memset_node_set_params(CUgraphNode hNode,
+                                      const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
+  FILL(body, memset(nodeParams, nullptr));
+  return set(hNode, body);
+}
+CUresult graph_host_node_set_params(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  FILL(body, host(nodeParams));
+  return set(hNode, body);
+}
+CUresult graph_event_record_node_set_event(CUgraphNode hNode, CUevent event) {
+  FILL(body, event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+  return set(hNode, body);
+}
+CUresult graph_event_wait_node_set_event(CUgraphNode hNode, CUevent event) {
+  FILL(body, event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  return set(hNode, body);
+}
+CUresult graph_node_set_params(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
+  FILL(body, any(nodeParams));
+  if (body.type() == CU_GRAPH_NODE_TYPE_GRAPH || body.type() == CU_GRAPH_NODE_TYPE_EMPTY) {
+    return static_cast<CUresult>(refuse_part("cuGraphNodeSetParams of a node of this type"));
+  }
+  return set(hNode, body);
+}
+
+// ---- changing an exec's
+
+CUresult graph_exec_kernel_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  FILL(body, kernel(widened(*nodeParams)));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_kernel_node_set_params_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  FILL(body, kernel(*nodeParams));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_memcpy_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
+  FILL(body, memcpy(copyParams, ctx));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_memset_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_MEMSET_NODE_PARAMS* memsetParams,
+                                           CUcontext ctx) {
+  FILL(body, memset(memsetParams, ctx));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_host_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                         const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  FILL(body, host(nodeParams));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_child_graph_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUgraph childGraph) {
+  FILL(body, child(childGraph));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_event_record_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUevent event) {
+  FILL(body, event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_event_wait_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              CUevent event) {
+  FILL(body, event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                    CUgraphNodeParams* nodeParams) {
+  FILL(body, any(nodeParams));
+  if (body.type() == CU_GRAPH_NODE_TYPE_EMPTY) return CUDA_ERROR_INVALID_VALUE;
+  return set(hGraphExec, hNode, body);
+}
+
+}  // namespace kvgpu::guest

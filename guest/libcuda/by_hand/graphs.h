@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs. Their nodes and edges are the driver's, in the worker; here is what the worker cannot
+// know: which host functions a graph keeps alive, and which events it will record.
+#pragma once
+
+#include <vector>
+
+#include "call.h"
+#include "kvgpu/graph_calls.h"
+
+namespace kvgpu::guest {
+
+// Works without a current context, and during captures, as natively.
+class GraphCall : public Call {
+ public:
+  explicit GraphCall(Context* context = nullptr)
+      : Call(CaptureRule::ALLOWED, context, ContextRule::OPTIONAL) {}
+};
+
+// The one that holds what `graph` and all around it keep alive.
+Graph& outermost(Graph& graph);
+
+// Where a launch of one graph becomes part of another: a capture, a child graph, a clone.
+template <typename From, typename To>
+void take_over_events(const From& from, To* to) {
+  to->events.insert(from.events.begin(), from.events.end());
+  to->recorded.insert(from.recorded.begin(), from.recorded.end());
+}
+
+// Exactly the host nodes that a launch of the graph runs now. The caller keeps none of them yet.
+CUresult list_host_nodes(const GraphCall& call, Graph& graph,
+                         std::vector<GraphExec::HostNode>* nodes);
+
+// What a node does, on its way to the worker.
+class NodeBody {
+ public:
+  NodeBody() = default;
+  ~NodeBody();
+  NodeBody(const NodeBody&) = delete;
+  NodeBody& operator=(const NodeBody&) = delete;
+
+  // Each says CUDA_SUCCESS or what is wrong with what the program gave.
+  CUresult kernel(const CUDA_KERNEL_NODE_PARAMS& params);
+  CUresult memcpy(const CUDA_MEMCPY3D* params, CUcontext context);
+  CUresult memset(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context);
+  CUresult host(const CUDA_HOST_NODE_PARAMS* params);
+  CUresult child(CUgraph graph);
+  CUresult event(CUgraphNodeType type, CUevent event);
+  CUresult empty();
+  CUresult any(const CUgraphNodeParams* params);
+
+  CUgraphNodeType type() const { return type_; }
+  Context* context() const { return context_; }  // null: the current one
+  Part bytes() const { return {bytes_.data(), static_cast<uint32_t>(bytes_.size())}; }
+
+  // The node is there: what it names belongs to this graph or exec now.
+  void belongs_to(Graph& graph);
+  CUresult may_belong_to(const GraphExec& exec, CUgraphNode node) const;
+  void belongs_to(GraphExec& exec, CUgraphNode node);
+
+ private:
+  template <typename T>
+  void put(CUgraphNodeType type, const T& body);
+  CUresult enter(CUcontext context);
+
+  CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
+  Context* context_ = nullptr;
+  std::vector<std::byte> bytes_;
+  uint64_t function_ = 0;                       // kept by this
+  wire::Handle object_ = 0;                     // graph or event
+  uint64_t staged_off_ = 0, staged_bytes_ = 0;  // parameters in the slab
+};
+
+}  // namespace kvgpu::guest

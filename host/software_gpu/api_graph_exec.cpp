@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instantiated graphs.
+#include "api.h"
+
+using namespace software_gpu;
+
+namespace {
+
+bool is_acyclic(const Graph& graph) {
+  if (graph.in_order().size() != graph.nodes.size()) return false;
+  for (const auto& node : graph.nodes)
+    if (node->operation.type == CU_GRAPH_NODE_TYPE_GRAPH &&
+        !is_acyclic(*node->operation.params->child))
+      return false;
+  return true;
+}
+
+CUresult instantiate(CUgraphExec* out, CUgraph handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(handle);
+  if (!out || !graph || !is_acyclic(*graph)) return CUDA_ERROR_INVALID_VALUE;
+  auto exec = std::make_shared<GraphExec>();
+  exec->graph = graph->clone();
+  *out = reinterpret_cast<CUgraphExec>(exec.get());
+  Driver::instance().graph_execs.add(std::move(exec));
+  return CUDA_SUCCESS;
+}
+
+/// Nodes pair up in the order in which they were added.
+CUgraphExecUpdateResult compare(const Graph& now, const Graph& then, const GraphNode** culprit) {
+  if (now.nodes.size() != then.nodes.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  for (size_t i = 0; i < now.nodes.size(); ++i) {
+    const GraphNode& a = *now.nodes[i];
+    const GraphNode& b = *then.nodes[i];
+    *culprit = &b;
+    if (a.operation.type != b.operation.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    std::set<size_t> before_a, before_b;
+    for (const GraphNode* each : a.after) before_a.insert(now.index_of(each));
+    for (const GraphNode* each : b.after) before_b.insert(then.index_of(each));
+    if (before_a != before_b) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    if (a.operation.type != CU_GRAPH_NODE_TYPE_GRAPH) continue;
+    const auto inner = compare(*a.operation.params->child, *b.operation.params->child, culprit);
+    if (inner != CU_GRAPH_EXEC_UPDATE_SUCCESS) return inner;
+  }
+  *culprit = nullptr;
+  return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+}  // namespace
+
+SOFTWARE_GPU_API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
+                                             unsigned long long flags) {
+  if (flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                               CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return instantiate(exec, graph);
+}
+
+SOFTWARE_GPU_API cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
+                                              CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+  parameters->hErrNode_out = nullptr;
+  parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+  if (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  RETURN_IF_FAILED(instantiate(exec, graph));
+  parameters->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  const auto exec = Driver::instance().graph_execs.find(handle);
+  if (!exec) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  bool capturing;
+  {
+    std::lock_guard lock(context->order_mutex);
+    capturing = stream->capture != nullptr;
+  }
+  Operation operation;
+  if (capturing) {
+    RETURN_IF_FAILED(make_child(exec->graph->clone(), &operation));
+  } else {
+    operation.run = [nodes = prepare_launch(*context, *exec->graph, exec->disabled)](Context& c) {
+      for (const Operation& node : nodes)
+        if (const CUresult result = node.run(c); result != CUDA_SUCCESS) return result;
+      return CUDA_SUCCESS;
+    };
+  }
+  return context->submit(*stream, std::move(operation));
+}
+
+SOFTWARE_GPU_API cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  return Driver::instance().graph_execs.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+SOFTWARE_GPU_API cuGraphExecDestroy(CUgraphExec handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  return Driver::instance().graph_execs.take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+SOFTWARE_GPU_API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
+                                      CUgraphExecUpdateResultInfo* info) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto exec = Driver::instance().graph_execs.find(handle);
+  const auto graph = Driver::instance().graphs.find(graph_handle);
+  if (!exec || !graph || !info) return CUDA_ERROR_INVALID_VALUE;
+  const GraphNode* culprit = nullptr;
+  *info = {};
+  info->result = compare(*exec->graph, *graph, &culprit);
+  info->errorNode = reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(culprit));
+  if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  const auto fresh = graph->clone();
+  for (size_t i = 0; i < fresh->nodes.size(); ++i) {
+    exec->graph->nodes[i]->operation = fresh->nodes[i]->operation;
+    exec->graph->nodes[i]->attributes = fresh->nodes[i]->attributes;
+  }
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned enabled) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto exec = Driver::instance().graph_execs.find(handle);
+  if (!exec || !node) return CUDA_ERROR_INVALID_VALUE;
+  const GraphNode* const own = exec->graph->clone_of(reinterpret_cast<GraphNode*>(node));
+  if (!own || (own->operation.type != CU_GRAPH_NODE_TYPE_KERNEL &&
+               own->operation.type != CU_GRAPH_NODE_TYPE_MEMCPY &&
+               own->operation.type != CU_GRAPH_NODE_TYPE_MEMSET))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (enabled)
+    exec->disabled.erase(own->id);
+  else
+    exec->disabled.insert(own->id);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node, unsigned* enabled) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto exec = Driver::instance().graph_execs.find(handle);
+  if (!exec || !node || !enabled) return CUDA_ERROR_INVALID_VALUE;
+  const GraphNode* const own = exec->graph->clone_of(reinterpret_cast<GraphNode*>(node));
+  if (!own) return CUDA_ERROR_INVALID_VALUE;
+  *enabled = exec->disabled.contains(own->id) ? 0 : 1;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph_nodes.h"
+
+#include <cstring>
+
+#include "kvgpu/calls.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+template <typename T>
+T take(Session& session, const Task& task, std::span<const std::byte>* rest) {
+  T body;
+  if (rest->size() < sizeof body) session.violation(task);
+  std::memcpy(&body, rest->data(), sizeof body);
+  *rest = rest->subspan(sizeof body);
+  return body;
+}
+
+// [first, end) of the bytes that a side of the copy touches, from its address on.
+bool touched(const wire::MemcpySide& side, const wire::MemcpyNode& copy, uint64_t* first,
+             uint64_t* end) {
+  const auto place = [&](uint64_t z, uint64_t y, uint64_t x, uint64_t* bytes) {
+    uint64_t row;
+    return !__builtin_mul_overflow(z, side.height, &row) && !__builtin_add_overflow(row, y, &row) &&
+           !__builtin_mul_overflow(row, side.pitch_bytes, &row) &&
+           !__builtin_add_overflow(row, x, bytes);
+  };
+  uint64_t last_z, last_y, last_x;
+  return place(side.z, side.y, side.x_bytes, first) &&
+         !__builtin_add_overflow(side.z, copy.depth - 1, &last_z) &&
+         !__builtin_add_overflow(side.y, copy.height - 1, &last_y) &&
+         !__builtin_add_overflow(side.x_bytes, copy.width_bytes, &last_x) &&
+         place(last_z, last_y, last_x, end) && *first < *end;
+}
+
+bool may_touch(const Session& session, const wire::MemcpySide& side, const wire::MemcpyNode& copy) {
+  if (side.type != CU_MEMORYTYPE_HOST && side.type != CU_MEMORYTYPE_DEVICE &&
+      side.type != CU_MEMORYTYPE_UNIFIED) {
+    return false;
+  }
+  if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) return true;
+  uint64_t first, end, begin;
+  return touched(side, copy, &first, &end) &&
+         !__builtin_add_overflow(side.address, first, &begin) &&
+         session.is_guest_memory(begin, end - first);
+}
+
+bool may_set(const Session& session, const wire::MemsetNode& set) {
+  uint64_t row_bytes, bytes;
+  if (set.width == 0 || set.height == 0) return true;
+  return !__builtin_mul_overflow(set.width, set.element_bytes, &row_bytes) &&
+         !__builtin_mul_overflow(set.pitch_bytes, set.height - 1, &bytes) &&
+         !__builtin_add_overflow(bytes, row_bytes, &bytes) &&
+         session.is_guest_memory(set.dst, bytes);
+}
+
+}  // namespace
+
+CUresult NodeWork::read_kernel(Session& session, const Task& task,
+                               std::span<const std::byte> rest) {
+  const auto body = take<wire::KernelNode>(session, task, &rest);
+  if (body.param_bytes > wire::MAX_PARAM_BYTES) session.violation(task);
+  if (body.params_in == wire::PARAMS_IN_SLAB) {
+    const auto off = take<uint64_t>(session, task, &rest);
+    if (off > SLAB_BYTES || body.param_bytes > SLAB_BYTES - off) session.violation(task);
+    params_.assign(session.slab() + off, session.slab() + off + body.param_bytes);
+  } else {
+    if (rest.size() < body.param_bytes) session.violation(task);
+    params_.assign(rest.begin(), rest.begin() + body.param_bytes);
+  }
+  kernel_.gridDimX = body.grid[0];
+  kernel_.gridDimY = body.grid[1];
+  kernel_.gridDimZ = body.grid[2];
+  kernel_.blockDimX = body.block[0];
+  kernel_.blockDimY = body.block[1];
+  kernel_.blockDimZ = body.block[2];
+  kernel_.sharedMemBytes = body.shared_bytes;
+  if (!session.handles.get(body.function, &kernel_.kern) &&
+      !session.handles.get(body.function, &kernel_.func)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return point_to_params(session);
+}
+
+// The driver reads as many parameters as the kernel has, each as long as it is there: so it, not
+// the guest, is asked how many and how long they are.
+CUresult NodeWork::point_to_params(Session& session) {
+  const DriverTable& driver = *session.driver;
+  param_bytes_ = params_.size();
+  if (!driver.has(driver.cuFuncGetParamInfo) || !driver.has(driver.cuKernelGetParamInfo)) {
+    // An older driver: it takes the whole, whose size it checks.
+    extra_[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
+    extra_[1] = params_.data();
+    extra_[2] = CU_LAUNCH_PARAM_BUFFER_SIZE;
+    extra_[3] = &param_bytes_;
+    extra_[4] = CU_LAUNCH_PARAM_END;
+    if (param_bytes_ != 0) kernel_.extra = extra_;
+    return CUDA_SUCCESS;
+  }
+  size_t off, bytes;
+  const auto find = [&](size_t i) {
+    return kernel_.func != nullptr ? driver.cuFuncGetParamInfo(kernel_.func, i, &off, &bytes)
+                                   : driver.cuKernelGetParamInfo(kernel_.kern, i, &off, &bytes);
+  };
+  while (find(pointers_.size()) == CUDA_SUCCESS) {
+    if (off > params_.size() || bytes > params_.size() - off) return CUDA_ERROR_INVALID_VALUE;
+    pointers_.push_back(params_.data() + off);
+  }
+  if (!pointers_.empty()) kernel_.kernelParams = pointers_.data();
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeWork::read_memcpy(Session& session, const wire::MemcpyNode& body) {
+  if (!may_touch(session, body.dst, body) || !may_touch(session, body.src, body)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUDA_MEMCPY3D& p = memcpy_;
+  p.dstMemoryType = static_cast<CUmemorytype>(body.dst.type);
+  p.dstHost = reinterpret_cast<void*>(body.dst.address);
+  p.dstDevice = body.dst.address;
+  p.dstXInBytes = body.dst.x_bytes;
+  p.dstY = body.dst.y;
+  p.dstZ = body.dst.z;
+  p.dstPitch = body.dst.pitch_bytes;
+  p.dstHeight = body.dst.height;
+  p.srcMemoryType = static_cast<CUmemorytype>(body.src.type);
+  p.srcHost = reinterpret_cast<const void*>(body.src.address);
+  p.srcDevice = body.src.address;
+  p.srcXInBytes = body.src.x_bytes;
+  p.srcY = body.src.y;
+  p.srcZ = body.src.z;
+  p.srcPitch = body.src.pitch_bytes;
+  p.srcHeight = body.src.height;
+  p.WidthInBytes = body.width_bytes;
+  p.Height = body.height;
+  p.Depth = body.depth;
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
+                        std::span<const std::byte> rest) {
+  type_ = static_cast<CUgraphNodeType>(type);
+  switch (type_) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return read_kernel(session, task, rest);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return read_memcpy(session, take<wire::MemcpyNode>(session, task, &rest));
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const auto body = take<wire::MemsetNode>(session, task, &rest);
+      if (!may_set(session, body)) return CUDA_ERROR_INVALID_VALUE;
+      memset_ = {body.dst,           body.pitch_bytes, body.value,
+                 body.element_bytes, body.width,       body.height};
+      return CUDA_SUCCESS;
+    }
+    case CU_GRAPH_NODE_TYPE_HOST:
+      host_.fn = [](void* user) { relay(user, CUDA_SUCCESS); };
+      host_.userData = reinterpret_cast<void*>(take<wire::HostNode>(session, task, &rest).function);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return session.handles.get(take<wire::ObjectNode>(session, task, &rest).object, &child_)
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return session.handles.get(take<wire::ObjectNode>(session, task, &rest).object, &event_)
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
+                       const std::vector<CUgraphNode>& after, CUcontext context,
+                       CUgraphNode* node) {
+  const CUgraphNode* const list = after.empty() ? nullptr : after.data();
+  const size_t n = after.size();
+  switch (type_) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return driver.cuGraphAddKernelNode_v2(node, graph, list, n, &kernel_);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return driver.cuGraphAddMemcpyNode(node, graph, list, n, &memcpy_, context);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return driver.cuGraphAddMemsetNode(node, graph, list, n, &memset_, context);
+    case CU_GRAPH_NODE_TYPE_HOST:
+      return driver.cuGraphAddHostNode(node, graph, list, n, &host_);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return driver.cuGraphAddChildGraphNode(node, graph, list, n, child_);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return driver.cuGraphAddEventWaitNode(node, graph, list, n, event_);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return driver.cuGraphAddEventRecordNode(node, graph, list, n, event_);
+    default:
+      return driver.cuGraphAddEmptyNode(node, graph, list, n);
+  }
+}
+
+CUresult NodeWork::set(const DriverTable& driver, CUgraphNode node) {
+  switch (type_) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return driver.cuGraphKernelNodeSetParams_v2(node, &kernel_);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return driver.cuGraphMemcpyNodeSetParams(node, &memcpy_);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return driver.cuGraphMemsetNodeSetParams(node, &memset_);
+    case CU_GRAPH_NODE_TYPE_HOST:
+      return driver.cuGraphHostNodeSetParams(node, &host_);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return driver.cuGraphEventWaitNodeSetEvent(node, event_);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return driver.cuGraphEventRecordNodeSetEvent(node, event_);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult NodeWork::set(const DriverTable& driver, CUgraphExec exec, CUgraphNode node,
+                       CUcontext context) {
+  switch (type_) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return driver.cuGraphExecKernelNodeSetParams_v2(exec, node, &kernel_);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return driver.cuGraphExecMemcpyNodeSetParams(exec, node, &memcpy_, context);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return driver.cuGraphExecMemsetNodeSetParams(exec, node, &memset_, context);
+    case CU_GRAPH_NODE_TYPE_HOST:
+      return driver.cuGraphExecHostNodeSetParams(exec, node, &host_);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return driver.cuGraphExecChildGraphNodeSetParams(exec, node, child_);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return driver.cuGraphExecEventWaitNodeSetEvent(exec, node, event_);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return driver.cuGraphExecEventRecordNodeSetEvent(exec, node, event_);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace kvgpu::worker

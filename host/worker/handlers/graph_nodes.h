@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node of a graph does, between the wire and the driver.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kvgpu/graph_calls.h"
+#include "session.h"
+
+namespace kvgpu::worker {
+
+// A host function of the guest, in the worker: its id is all there is to it, so nothing can outlive
+// or leave it.
+void relay(void* guest_function, CUresult status);
+
+// Ready for the driver; the pointers inside lead into this object.
+class NodeWork {
+ public:
+  NodeWork() = default;
+  NodeWork(const NodeWork&) = delete;
+  NodeWork& operator=(const NodeWork&) = delete;
+
+  // Reads what follows a record's head. A malformed record ends the session.
+  CUresult read(Session& session, const Task& task, uint32_t type, std::span<const std::byte> rest);
+
+  CUresult add(const DriverTable& driver, CUgraph graph, const std::vector<CUgraphNode>& after,
+               CUcontext context, CUgraphNode* node);
+  CUresult set(const DriverTable& driver, CUgraphNode node);
+  CUresult set(const DriverTable& driver, CUgraphExec exec, CUgraphNode node, CUcontext context);
+
+ private:
+  CUresult read_kernel(Session& session, const Task& task, std::span<const std::byte> rest);
+  CUresult read_memcpy(Session& session, const wire::MemcpyNode& body);
+  CUresult point_to_params(Session& session);
+
+  CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
+  CUDA_KERNEL_NODE_PARAMS kernel_{};
+  CUDA_MEMCPY3D memcpy_{};
+  CUDA_MEMSET_NODE_PARAMS memset_{};
+  CUDA_HOST_NODE_PARAMS host_{};
+  CUgraph child_ = nullptr;
+  CUevent event_ = nullptr;
+  std::vector<std::byte> params_;
+  std::vector<void*> pointers_;
+  size_t param_bytes_ = 0;
+  void* extra_[5] = {};
+};
+
+// The reverse: what the driver says of a node, as the guest's library understands it.
+CUresult describe_node(Session& session, const Task& task, const wire::GraphNodeParams& body,
+                       ReplyWriter& reply);
+
+}  // namespace kvgpu::worker

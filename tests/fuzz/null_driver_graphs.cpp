@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes of graphs: what their structs name is the guest's own.
+#include "null_driver_graphs.h"
+
+#include "null_driver_by_type.h"
+
+namespace kvgpu::fuzz {
+
+namespace {
+
+void check_side(const char* what, const CUDA_MEMCPY3D& p, uint64_t base, uint64_t x, uint64_t y,
+                uint64_t z, uint64_t pitch, uint64_t height) {
+  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return;
+  const uint64_t first = (z * height + y) * pitch + x;
+  const uint64_t last = ((z + p.Depth - 1) * height + y + p.Height - 1) * pitch + x;
+  null_driver().check_memory(what, base + first, last - first + p.WidthInBytes);
+}
+
+void check(const CUDA_MEMCPY3D* p) {
+  const auto address = [](CUmemorytype type, const void* host, CUdeviceptr device) {
+    return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : uint64_t{device};
+  };
+  if (p->srcMemoryType == CU_MEMORYTYPE_ARRAY || p->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+    breach("an array in a memcpy node", p->srcMemoryType, p->dstMemoryType);
+  }
+  check_side("read by a node", *p, address(p->srcMemoryType, p->srcHost, p->srcDevice),
+             p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight);
+  check_side("written by a node", *p, address(p->dstMemoryType, p->dstHost, p->dstDevice),
+             p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight);
+}
+
+void check(const CUDA_MEMSET_NODE_PARAMS* p) {
+  if (p->width == 0 || p->height == 0) return;
+  null_driver().check_memory("set by a node", p->dst,
+                             p->pitch * (p->height - 1) + p->width * p->elementSize);
+}
+
+void check(const CUDA_KERNEL_NODE_PARAMS* p) {
+  if (p->func != nullptr) accept(p->func);
+  if (p->kern != nullptr) accept(p->kern);
+}
+
+template <typename Params, typename... Context>
+CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t n, Params params,
+             Context...) {
+  if (const CUresult bad = null_driver().begin("cuGraphAddNode")) return bad;
+  accept(graph);
+  for (size_t i = 0; i < n; ++i) accept(after[i]);
+  check(params);
+  accept(node);
+  return CUDA_SUCCESS;
+}
+
+template <typename Params>
+CUresult set(CUgraphNode node, Params params) {
+  if (const CUresult bad = null_driver().begin("cuGraphNodeSetParams")) return bad;
+  accept(node);
+  check(params);
+  return CUDA_SUCCESS;
+}
+
+template <typename Params, typename... Context>
+CUresult set_exec(CUgraphExec exec, CUgraphNode node, Params params, Context...) {
+  if (const CUresult bad = null_driver().begin("cuGraphExecNodeSetParams")) return bad;
+  accept(exec);
+  accept(node);
+  check(params);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void fill_graphs(worker::DriverTable* t) {
+  t->cuGraphAddKernelNode_v2 = add;
+  t->cuGraphAddMemcpyNode = add;
+  t->cuGraphAddMemsetNode = add;
+  t->cuGraphKernelNodeSetParams_v2 = set;
+  t->cuGraphMemcpyNodeSetParams = set;
+  t->cuGraphMemsetNodeSetParams = set;
+  t->cuGraphExecKernelNodeSetParams_v2 = set_exec;
+  t->cuGraphExecMemcpyNodeSetParams = set_exec;
+  t->cuGraphExecMemsetNodeSetParams = set_exec;
+}
+
+}  // namespace kvgpu::fuzz
