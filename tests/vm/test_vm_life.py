@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from framework.guest_image import GuestImage
-from framework.host_services import RUNTIME_DIR, kvgpud, virsh, wait_until
+from framework.host_services import RUNTIME_DIR, HostError, kvgpud, virsh, wait_until
 from framework.linger import rounds, sessions, start_linger, wait_for_progress
 from framework.vm import Vm
 from framework.workers import worker_pids
@@ -62,17 +62,13 @@ def test_vm_paused_and_resumed(vm: Vm) -> None:
     assert sessions() == before
 
 
-@pytest.mark.parametrize("state", ["freeze", "mem"])
-def test_guest_suspended_and_resumed(vm: Vm, state: str) -> None:
+def test_vm_is_not_suspended_to_disk_under_a_session(vm: Vm, tmp_path: Path) -> None:
+    """What the GPU holds is not in a VM's saved state: libvirt refuses, and all goes on."""
     start_linger(vm, "steady")
     before = sessions()
-    slept = vm.check("cat /sys/power/suspend_stats/success")
-    vm.spawn(f"rtcwake --mode {state} --seconds 10")
-    wait_until(
-        "the guest has slept and is back",
-        lambda: vm.answers() and vm.check("cat /sys/power/suspend_stats/success") != slept,
-        120,
-    )
+    for command in (["managedsave", vm.name], ["save", vm.name, str(tmp_path / "state")]):
+        with pytest.raises(HostError, match="shmem"):
+            virsh(*command)
     wait_for_progress(vm, "steady")
     assert sessions() == before
 
