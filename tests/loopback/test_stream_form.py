@@ -52,6 +52,7 @@ def runtime_dir() -> Iterator[Path]:
         ([(SHARE, share(0, 4096))], "not its own"),
         ([(SHARE, share(SLAB_OFF, 15 << 20))], "not its own"),
         ([(SHARE, share(SLAB_OFF + 1, 64))], "not its own"),
+        ([(SHARE, share(SLAB_OFF, 0))], "not its own"),
         ([(SHARE, share(2**64 - 64, 128))], "not its own"),
         ([(SHARE, share(SLAB_OFF, 4096)), (SHARE, share(SLAB_OFF + 64, 64))], "not its own"),
         ([(SHARE, share(SLAB_OFF, 4096, 0))], "what is not shared"),

@@ -58,8 +58,9 @@ class Mirror {
   }
   bool any_shared() const { return !shared_.empty(); }
 
-  // False: it overlaps what is shared already.
+  // False: it overlaps what is shared already, is nothing, or one range too many.
   [[nodiscard]] bool share(uint64_t off, uint64_t bytes) {
+    if (bytes == 0 || shared_.size() >= stream_form::MAX_RANGES) return false;
     const auto after = shared_.lower_bound(off);
     if (after != shared_.end() && after->first - off < bytes) return false;
     if (after != shared_.begin()) {

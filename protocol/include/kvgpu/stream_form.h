@@ -3,6 +3,7 @@
 // to the other. Normative text: PROTOCOL.md §7.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kvgpu/control.h"
@@ -14,6 +15,9 @@ inline constexpr uint64_t LINE_BYTES = 64;
 // Bytes of RECORDS (or EVENTS) on their way or waiting for room in the ring, per session and
 // direction.
 inline constexpr uint64_t WINDOW_BYTES = 256 * 1024;
+
+// A peer that shares every other line must not cost the other side a table without end.
+inline constexpr size_t MAX_RANGES = 65'536;
 
 struct Share {  // SHARE
   uint64_t region_off;
