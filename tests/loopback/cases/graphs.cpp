@@ -277,8 +277,13 @@ TEST_CASE("graph: event nodes record and wait") {
   CHECK(named == event);
   (void)waits.copy(linear(y.dptr, x.dptr, 4), {got});
   const Exec first(records), second(waits);
-  add_one(gpu, y, b.handle);  // kernels are loaded before the gate closes
-  CU(cuStreamSynchronize(b.handle));
+  // What they need is loaded before the gate closes.
+  CU(cuGraphLaunch(first.handle, a.handle));
+  CU(cuGraphLaunch(second.handle, b.handle));
+  CU(cuCtxSynchronize());
+  CHECK(y.read()[0] == 5);
+  CU(cuMemsetD32(y.dptr, 0, 1));
+  CU(cuCtxSynchronize());
   {
     Gate gate(gpu, a.handle);
     CU(cuGraphLaunch(first.handle, a.handle));
