@@ -144,7 +144,7 @@ def test_detached_and_started_again(image: GuestImage, package: Path, linger: Pa
     with Vm("kvgpu-detach", image, [package, linger]) as vm:
         attached = vm.definition()
         vm.start()
-        vm.check(f"{install} && sync", timeout_s=120)
+        vm.check(f"{install} && sync", timeout_s=300)
         start_linger(vm, "with")
         vm.destroy()
         virsh("define", "/dev/stdin", stdin=without_kvgpu(attached))
