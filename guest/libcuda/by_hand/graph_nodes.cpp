@@ -87,7 +87,7 @@ CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
 #define FILL(body, call)                                               \
   NodeBody body;                                                       \
   if (const CUresult bad = Session::get().pending_error()) return bad; \
-  if (const CUresult bad = body.call) return bad
+  if (const CUresult bad = (call)) return bad
 
 }  // namespace
 
@@ -97,55 +97,55 @@ CUresult graph_add_kernel_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                const CUgraphNode* dependencies, size_t numDependencies,
                                const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  FILL(body, kernel(widened(*nodeParams)));
+  FILL(body, body.kernel(widened(*nodeParams)));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_kernel_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,
                                   const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  FILL(body, kernel(*nodeParams));
+  FILL(body, body.kernel(*nodeParams));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_memcpy_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                const CUgraphNode* dependencies, size_t numDependencies,
                                const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
-  FILL(body, memcpy(copyParams, ctx));
+  FILL(body, body.memcpy(copyParams, ctx));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_memset_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                const CUgraphNode* dependencies, size_t numDependencies,
                                const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
-  FILL(body, memset(memsetParams, ctx));
+  FILL(body, body.memset(memsetParams, ctx));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_host_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                              const CUgraphNode* dependencies, size_t numDependencies,
                              const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  FILL(body, host(nodeParams));
+  FILL(body, body.host(nodeParams));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_child_graph_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                     const CUgraphNode* dependencies, size_t numDependencies,
                                     CUgraph childGraph) {
-  FILL(body, child(childGraph));
+  FILL(body, body.child(childGraph));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_empty_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                               const CUgraphNode* dependencies, size_t numDependencies) {
-  FILL(body, empty());
+  FILL(body, body.empty());
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_event_record_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                      const CUgraphNode* dependencies, size_t numDependencies,
                                      CUevent event) {
-  FILL(body, event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+  FILL(body, body.event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_event_wait_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                    const CUgraphNode* dependencies, size_t numDependencies,
                                    CUevent event) {
-  FILL(body, event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  FILL(body, body.event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 CUresult graph_add_node(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
@@ -155,7 +155,7 @@ CUresult graph_add_node(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphN
 CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                            const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) {
-  FILL(body, any(nodeParams));
+  FILL(body, body.any(nodeParams));
   return add(phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, body);
 }
 
@@ -164,38 +164,38 @@ CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
 CUresult graph_kernel_node_set_params(CUgraphNode hNode,
                                       const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  FILL(body, kernel(widened(*nodeParams)));
+  FILL(body, body.kernel(widened(*nodeParams)));
   return set(hNode, body);
 }
 CUresult graph_kernel_node_set_params_v2(CUgraphNode hNode,
                                          const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  FILL(body, kernel(*nodeParams));
+  FILL(body, body.kernel(*nodeParams));
   return set(hNode, body);
 }
 CUresult graph_memcpy_node_set_params(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) {
-  FILL(body, memcpy(nodeParams, nullptr));
+  FILL(body, body.memcpy(nodeParams, nullptr));
   return set(hNode, body);
 }
 CUresult graph_memset_node_set_params(CUgraphNode hNode,
                                       const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
-  FILL(body, memset(nodeParams, nullptr));
+  FILL(body, body.memset(nodeParams, nullptr));
   return set(hNode, body);
 }
 CUresult graph_host_node_set_params(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  FILL(body, host(nodeParams));
+  FILL(body, body.host(nodeParams));
   return set(hNode, body);
 }
 CUresult graph_event_record_node_set_event(CUgraphNode hNode, CUevent event) {
-  FILL(body, event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+  FILL(body, body.event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
   return set(hNode, body);
 }
 CUresult graph_event_wait_node_set_event(CUgraphNode hNode, CUevent event) {
-  FILL(body, event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  FILL(body, body.event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
   return set(hNode, body);
 }
 CUresult graph_node_set_params(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
-  FILL(body, any(nodeParams));
+  FILL(body, body.any(nodeParams));
   if (body.type() == CU_GRAPH_NODE_TYPE_GRAPH || body.type() == CU_GRAPH_NODE_TYPE_EMPTY) {
     return static_cast<CUresult>(refuse_part("cuGraphNodeSetParams of a node of this type"));
   }
@@ -207,49 +207,49 @@ CUresult graph_node_set_params(CUgraphNode hNode, CUgraphNodeParams* nodeParams)
 CUresult graph_exec_kernel_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  FILL(body, kernel(widened(*nodeParams)));
+  FILL(body, body.kernel(widened(*nodeParams)));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_kernel_node_set_params_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                               const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  FILL(body, kernel(*nodeParams));
+  FILL(body, body.kernel(*nodeParams));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_memcpy_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
-  FILL(body, memcpy(copyParams, ctx));
+  FILL(body, body.memcpy(copyParams, ctx));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_memset_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_MEMSET_NODE_PARAMS* memsetParams,
                                            CUcontext ctx) {
-  FILL(body, memset(memsetParams, ctx));
+  FILL(body, body.memset(memsetParams, ctx));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_host_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                          const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  FILL(body, host(nodeParams));
+  FILL(body, body.host(nodeParams));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_child_graph_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                 CUgraph childGraph) {
-  FILL(body, child(childGraph));
+  FILL(body, body.child(childGraph));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_event_record_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                 CUevent event) {
-  FILL(body, event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+  FILL(body, body.event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_event_wait_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
                                               CUevent event) {
-  FILL(body, event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  FILL(body, body.event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                     CUgraphNodeParams* nodeParams) {
-  FILL(body, any(nodeParams));
+  FILL(body, body.any(nodeParams));
   if (body.type() == CU_GRAPH_NODE_TYPE_EMPTY) return CUDA_ERROR_INVALID_VALUE;
   return set(hGraphExec, hNode, body);
 }

@@ -189,7 +189,8 @@ CUresult graph_instantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphN
 CUresult graph_exec_get_flags(CUgraphExec hGraphExec, cuuint64_t* flags) {
   const GraphExec* const exec = find(hGraphExec);
   if (exec == nullptr || flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = exec->flags;
+  // Driver 580 does not name USE_NODE_PRIORITY.
+  *flags = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
   return CUDA_SUCCESS;
 }
 
