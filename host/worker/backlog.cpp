@@ -27,7 +27,7 @@ bool changes_kernel(const Task& task) {
 // caller waits for the verdict, executes nothing.
 void add_legacy_order(const Session& session, const Task& task, Uses* uses) {
   const Stream& stream = *task.stream;
-  if (task.wants_reply()) {
+  if (task.wants_reply() && stream.raw != nullptr) {
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     (void)session.driver->cuStreamIsCapturing(stream.raw, &capturing);
     if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) return;

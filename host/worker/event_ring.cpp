@@ -18,8 +18,8 @@ EventRing::EventRing(std::byte* block, const std::atomic<bool>* ending, int wake
       ending_(ending),
       wake_fd_(wake_fd) {}
 
-void EventRing::reply(uint64_t call_id, CUresult result, const ReplyWriter& out) {
-  const wire::Reply body{out.overflowed() ? CUDA_ERROR_UNKNOWN : result, 0};
+void EventRing::reply(uint64_t call_id, CUresult result, const ReplyWriter& out, uint32_t flags) {
+  const wire::Reply body{out.overflowed() ? CUDA_ERROR_UNKNOWN : result, flags};
   send_parts(wire::Op::REPLY, call_id, part(body), {out.data(), out.len_bytes()});
 }
 

@@ -19,7 +19,8 @@ class EventRing {
   // `wake_fd`: an eventfd of whoever empties the ring and sleeps; -1: a guest that looks by itself.
   EventRing(std::byte* block, const std::atomic<bool>* ending, int wake_fd);
 
-  void reply(uint64_t call_id, CUresult result, const ReplyWriter& out);
+  // `flags`: those of wire::Reply.
+  void reply(uint64_t call_id, CUresult result, const ReplyWriter& out, uint32_t flags = 0);
   template <typename Body>
   void send(wire::Op op, const Body& body, Part rest = {nullptr, 0}) {
     send_parts(op, 0, part(body), rest);

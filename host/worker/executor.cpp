@@ -189,6 +189,7 @@ CUresult add_mark(Session& session, const Task& task) {
   const CUresult result = write_number(session, stream, head.mark);
   if (result != CUDA_SUCCESS) return result;
   stream.marked.store(head.mark, std::memory_order_release);
+  session.watcher.wake();
   stream.window.count(*session.driver, stream.raw);
   if (session.progress != nullptr) {
     const auto word = stream.progress - session.progress_word(0);
@@ -198,10 +199,8 @@ CUresult add_mark(Session& session, const Task& task) {
 }
 
 CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
-  // A stream whose creation has failed late, or that was never made.
-  if (task.op->route == Route::ENQUEUE && task.stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (task.stream != nullptr) {
-    if (const CUresult bad = session.enter(*task.stream->context)) return bad;
+    if (const CUresult bad = session.enter(*task.stream)) return bad;
   }
   const CUresult result = task.op->handler(session, task, reply);
   if (result != CUDA_SUCCESS || task.stream == nullptr) return result;
@@ -214,7 +213,8 @@ CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
 void run_task(Session& session, const Task& task) {
   ReplyWriter reply;
   CUresult result;
-  if (!task.op->runs_poisoned && session.poison.stops(task.seq)) {
+  const bool is_skipped = !task.op->runs_poisoned && session.poison.stops(task.seq);
+  if (is_skipped) {
     result = session.poison.error();
     if (!task.wants_reply()) return;
   } else {
@@ -231,7 +231,9 @@ void run_task(Session& session, const Task& task) {
       session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
     }
   }
-  if (task.wants_reply()) session.events.reply(task.header.call_id, result, reply);
+  if (task.wants_reply()) {
+    session.events.reply(task.header.call_id, result, reply, is_skipped ? wire::REPLY_DEFERRED : 0);
+  }
 }
 
 }  // namespace kvgpu::worker

@@ -17,12 +17,19 @@
 
 namespace kvgpu::worker {
 
+// Held while the driver is asked about the context's watch_stream.
+struct Watch {
+  std::mutex mutex;
+  bool is_over = false;  // the context goes
+};
+
 struct Context {
   CUcontext raw = nullptr;
   int device = 0;
   bool is_primary = false;
   CUstream watch_stream = nullptr;  // ours, never used by the guest: asked whether it has faulted
   wire::Handle legacy_handle = 0;   // of its legacy stream
+  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   // The driver may give a new context the address of one that is gone.
   uint64_t serial = next_serial();
 
@@ -33,10 +40,12 @@ struct Context {
 };
 
 struct Stream {
-  CUstream raw;
+  std::atomic<CUstream> raw{nullptr};  // null: its creation has failed (Session::enter())
   std::shared_ptr<Context> context;
   wire::Handle context_handle;
-  uint64_t* progress;               // where the GPU writes, in session memory
+  uint64_t* progress = nullptr;  // where the GPU writes, in session memory
+  unsigned flags = 0;
+  int priority = 0;
   bool is_blocking = false;         // it and the legacy stream wait for each other
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
   StreamWindow window;              // executor only
@@ -158,6 +167,13 @@ class HandleTable {
       if (stream->context->device == device) found.push_back(stream);
     }
     return found;
+  }
+  // For calls to the driver: they may block, and the table's lock must not be held meanwhile.
+  [[nodiscard]] std::vector<std::shared_ptr<Context>> contexts() const {
+    const std::shared_lock lock(mutex_);
+    std::vector<std::shared_ptr<Context>> all;
+    for (const auto& [handle, context] : contexts_) all.push_back(context);
+    return all;
   }
   template <typename Visit>
   void each_stream(Visit visit) const {

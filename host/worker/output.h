@@ -2,6 +2,7 @@
 // The driver prints the device's printf on our standard output; it belongs on the guest's.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 
 namespace kvgpu::worker {
@@ -17,7 +18,10 @@ class Output {
   void deliver(EventRing& events);
 
  private:
+  static constexpr uint64_t MAX_UNDELIVERED_BYTES = 16u << 20;
+
   std::mutex mutex_;
+  uint64_t delivered_bytes_ = 0;  // of the file; punched out
 };
 
 }  // namespace kvgpu::worker

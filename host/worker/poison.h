@@ -6,6 +6,7 @@
 #include <cuda.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -33,11 +34,14 @@ class Poison {
   void fail(uint64_t seq, uint64_t position, uint16_t opcode, CUresult error, bool sticky) {
     const std::lock_guard lock(mutex_);
     const bool pending = from_ != NEVER && until_ == NEVER;
-    if (sticky_ || (pending && !sticky)) return;
+    if (sticky_) return;
+    // Other devices' executors may be behind: what they still skip for an earlier error stays
+    // skipped, and is told of with this one.
+    from_ = sticky ? 0 : std::min(from_.load(), seq);
+    if (pending && !sticky) return;
     sticky_ = sticky;
     error_ = error;
     until_ = NEVER;
-    from_ = sticky ? 0 : seq;
     page_->error_position = position;
     page_->error_opcode = opcode;
     // release: pairs with the guest's acquire of the word at the start of each call

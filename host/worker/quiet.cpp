@@ -11,6 +11,7 @@ namespace kvgpu::worker {
 namespace {
 
 bool captures(const DriverTable& driver, const Stream& stream) {
+  if (stream.raw == nullptr) return false;  // its creation has failed late
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return driver.cuStreamIsCapturing(stream.raw, &status) != CUDA_SUCCESS ||
          status != CU_STREAM_CAPTURE_STATUS_NONE;

@@ -56,6 +56,7 @@ Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTa
       poison(host_page, config_.wake_fd),
       events(block_, &ending, config_.wake_fd),
       callbacks(reinterpret_cast<const GuestPage*>(block_ + GUEST_PAGE_OFF)),
+      watcher(this),
       control(control_),
       config(config_),
       commands_(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page->command_credit),
@@ -83,6 +84,17 @@ CUresult Session::enter(wire::Handle handle) {
   }
   const auto context = handles.context(handle);
   return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : enter(*context);
+}
+
+CUresult Session::enter(Stream& stream) {
+  if (const CUresult bad = enter(*stream.context)) return bad;
+  if (stream.raw != nullptr) return CUDA_SUCCESS;
+  const std::lock_guard lock(creation_mutex_);
+  if (stream.raw != nullptr) return CUDA_SUCCESS;
+  CUstream made = nullptr;
+  const CUresult result = driver->cuStreamCreateWithPriority(&made, stream.flags, stream.priority);
+  if (result == CUDA_SUCCESS) stream.raw = made;
+  return result;
 }
 
 CUresult Session::violation(const Task& task) {
@@ -344,34 +356,11 @@ void Session::handle_direct(const Task& task) {
 
 void Session::start() {
   for (const auto& executor : executors_) executor->start();
-  std::thread(&Session::watch, this).detach();
+  watcher.start();
 }
 
 bool Session::execute_one() {
   return std::ranges::any_of(executors_, [](const auto& executor) { return executor->step(); });
-}
-
-// A GPU that faults writes no number: somebody has to ask. Only while marks are outstanding, and on
-// a stream of our own, so that no capture of the guest is disturbed.
-void Session::watch() {
-  prepare_driver_thread(*driver);
-  for (;;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    bool outstanding = false;
-    handles.each_stream([&](Stream& stream) {
-      outstanding |= load_relaxed(*stream.progress) < stream.marked.load(std::memory_order_acquire);
-    });
-    if (!outstanding) continue;
-    handles.each_context([&](Context& context) {
-      if (enter(context) != CUDA_SUCCESS) return;
-      const CUresult result = driver->cuStreamQuery(context.watch_stream);
-      if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        log("context of device %d has faulted: %s", context.device,
-            error_name(*driver, result).c_str());
-        poison.fail(0, 0, 0, result, true);
-      }
-    });
-  }
 }
 
 }  // namespace kvgpu::worker

@@ -2,8 +2,8 @@
 // One guest process's session: what the reader, the executors and the handlers share.
 //
 // Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked
-// up. Locks: none is held while another is taken, except HandleTable's while a driver call is
-// watched.
+// up. Locks: none is held while another is taken. During a driver call only a Watch,
+// creation_mutex_ and those of the extents are held.
 #pragma once
 
 #include <atomic>
@@ -25,6 +25,7 @@
 #include "output.h"
 #include "poison.h"
 #include "task.h"
+#include "watcher.h"
 
 namespace kvgpu::worker {
 
@@ -81,12 +82,16 @@ class Session {
   Callbacks callbacks;
   Output output;
   ProgressWatch* progress = nullptr;  // where the guest cannot see what the GPU writes
+  Watcher watcher;
   Control* const control;
   const SessionConfig config;
 
   // Makes the context current on this thread.
   [[nodiscard]] CUresult enter(wire::Handle context);
   [[nodiscard]] CUresult enter(const Context& context);
+  // Of the stream; and makes the stream itself, where it is new or its creation has failed late:
+  // without another try no number of it would ever be written.
+  [[nodiscard]] CUresult enter(Stream& stream);
 
   // A record that breaks the protocol ends the session.
   [[noreturn]] CUresult violation(const Task& task);
@@ -128,13 +133,13 @@ class Session {
   void handle_record(const wire::Header& header);
   void handle_direct(const Task& task);
   void sleep_until_kicked();
-  void watch();
 
   Consumer commands_;
   Pool pool_;
   std::vector<std::unique_ptr<Executor>> executors_;
   uint64_t seq_ = 0;
   uint64_t n_sleeps_ = 0;
+  std::mutex creation_mutex_;  // of streams
   mutable std::mutex extents_mutex_;
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes
   mutable std::mutex device_ranges_mutex_;

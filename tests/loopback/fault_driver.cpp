@@ -1,26 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libcuda that is the software GPU with one planted failure: KVGPU_FAULT=cuLaunchKernel:N:ERROR
-// makes the N-th launch return ERROR without launching. What is not defined here the worker's dlsym
-// finds in the software GPU, which this library needs.
+// A libcuda that is the software GPU with planted failures: a call that fails does nothing else.
+//   KVGPU_FAULT=cuLaunchKernel:N:ERROR    the N-th launch returns ERROR
+//   KVGPU_FAULTS=NAME:ERROR,NAME:ERROR... a program chooses when: cuMemsetD32Async with the value
+//                                         FAULT_SEED + n plants up to three of them at calls that
+//                                         the seed chooses; FAULT_SEED + 0xffff plants none any
+//                                         more
+// What is not defined here the worker's dlsym finds in the software GPU, which this library needs.
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "faults/fault_seed.h"
 
 namespace {
 
 struct Fault {
-  int at = 0;
-  int error = 0;
+  std::string function;
+  int error;
+  int calls_to_go;
 };
 
-Fault planted() {
-  Fault fault;
-  const char* text = std::getenv("KVGPU_FAULT");
-  if (text != nullptr) (void)std::sscanf(text, "cuLaunchKernel:%d:%d", &fault.at, &fault.error);
-  return fault;
+class Plan {
+ public:
+  Plan() {
+    char function[64];
+    int at = 0, error = 0;
+    const char* one = std::getenv("KVGPU_FAULT");
+    if (one != nullptr && std::sscanf(one, "%63[^:]:%d:%d", function, &at, &error) == 3) {
+      planted_.push_back({function, error, at});
+    }
+    const char* rest = std::getenv("KVGPU_FAULTS");
+    for (int n = 0; rest != nullptr && std::sscanf(rest, "%63[^:]:%d%n", function, &error, &n) == 2;
+         rest += n + (rest[n] == ',')) {
+      known_.push_back({function, error, 0});
+    }
+  }
+
+  // What this call returns in place of its work; CUDA_SUCCESS: it works.
+  CUresult of(const char* function) {
+    const std::lock_guard lock(mutex_);
+    for (Fault& fault : planted_) {
+      if (fault.function == function && --fault.calls_to_go == 0) {
+        return static_cast<CUresult>(fault.error);
+      }
+    }
+    return CUDA_SUCCESS;
+  }
+
+  void plant(unsigned seed) {
+    const std::lock_guard lock(mutex_);
+    planted_.clear();
+    if (seed == fault::NONE || known_.empty()) return;
+    std::mt19937 random(seed);
+    for (unsigned i = 0; i <= seed % 3; ++i) {
+      // Each in turn, so that a few seeds see all.
+      planted_.push_back(known_[(seed + i * 7) % known_.size()]);
+      planted_.back().calls_to_go = 1 + static_cast<int>(random() % 12);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Fault> planted_, known_;
+};
+
+Plan& plan() {
+  static auto& the_plan = *new Plan;
+  return the_plan;
 }
 
 void* real(const char* name) {
@@ -30,14 +83,83 @@ void* real(const char* name) {
   return function;
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): lists of parameters
+#define MAY_FAIL(name, parameters, arguments)                                \
+  extern "C" CUresult name parameters {                                      \
+    static const auto work = reinterpret_cast<decltype(&name)>(real(#name)); \
+    const CUresult planted = plan().of(#name);                               \
+    return planted != CUDA_SUCCESS ? planted : work arguments;               \
+  }
+// NOLINTEND(bugprone-macro-parentheses)
+
 }  // namespace
 
-extern "C" CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                   unsigned by, unsigned bz, unsigned shared, CUstream stream,
-                                   void** params, void** extra) {
-  static const Fault fault = planted();
-  static std::atomic<int> n_calls{0};
-  if (++n_calls == fault.at) return static_cast<CUresult>(fault.error);
-  static const auto launch = reinterpret_cast<decltype(&cuLaunchKernel)>(real("cuLaunchKernel"));
-  return launch(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+MAY_FAIL(cuLaunchKernel,
+         (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared, CUstream stream, void** params, void** extra),
+         (f, gx, gy, gz, bx, by, bz, shared, stream, params, extra))
+MAY_FAIL(cuLaunchKernelEx,
+         (const CUlaunchConfig* config, CUfunction f, void** params, void** extra),
+         (config, f, params, extra))
+MAY_FAIL(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* user),
+         (stream, function, user))
+MAY_FAIL(cuStreamAddCallback,
+         (CUstream stream, CUstreamCallback callback, void* user, unsigned flags),
+         (stream, callback, user, flags))
+MAY_FAIL(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t n, CUstream stream),
+         (to, from, n, stream))
+MAY_FAIL(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t n, CUstream stream),
+         (to, from, n, stream))
+MAY_FAIL(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy, CUstream stream), (copy, stream))
+MAY_FAIL(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream), (pointer, stream))
+MAY_FAIL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream),
+         (to, from, n, stream))
+MAY_FAIL(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t n, CUstream stream),
+         (to, value, n, stream))
+MAY_FAIL(cuMemsetD16Async, (CUdeviceptr to, unsigned short value, size_t n, CUstream stream),
+         (to, value, n, stream))
+MAY_FAIL(cuMemsetD2D8Async,
+         (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+          CUstream stream),
+         (to, pitch, value, width, height, stream))
+MAY_FAIL(cuMemsetD2D16Async,
+         (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+          CUstream stream),
+         (to, pitch, value, width, height, stream))
+MAY_FAIL(cuMemsetD2D32Async,
+         (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height,
+          CUstream stream),
+         (to, pitch, value, width, height, stream))
+MAY_FAIL(cuStreamWriteValue32_v2,
+         (CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags),
+         (stream, to, value, flags))
+MAY_FAIL(cuStreamWriteValue64_v2,
+         (CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags),
+         (stream, to, value, flags))
+MAY_FAIL(cuStreamWaitValue32_v2,
+         (CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags),
+         (stream, at, value, flags))
+MAY_FAIL(cuStreamWaitValue64_v2,
+         (CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags),
+         (stream, at, value, flags))
+MAY_FAIL(cuStreamBatchMemOp_v2,
+         (CUstream stream, unsigned n, CUstreamBatchMemOpParams* operations, unsigned flags),
+         (stream, n, operations, flags))
+MAY_FAIL(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority),
+         (stream, flags, priority))
+MAY_FAIL(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),
+         (stream, event, flags))
+MAY_FAIL(cuEventCreate, (CUevent * event, unsigned flags), (event, flags))
+MAY_FAIL(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+MAY_FAIL(cuGraphUpload, (CUgraphExec exec, CUstream stream), (exec, stream))
+MAY_FAIL(cuGraphLaunch, (CUgraphExec exec, CUstream stream), (exec, stream))
+
+extern "C" CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream stream) {
+  static const auto work = reinterpret_cast<decltype(&cuMemsetD32Async)>(real("cuMemsetD32Async"));
+  if ((value & ~0xffffu) == fault::SEED) {
+    plan().plant(value & 0xffffu);
+    return work(to, value, n, stream);
+  }
+  const CUresult planted = plan().of("cuMemsetD32Async");
+  return planted != CUDA_SUCCESS ? planted : work(to, value, n, stream);
 }

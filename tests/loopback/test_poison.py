@@ -19,6 +19,10 @@ LISTED_CASE = "poison: nothing after the failed record runs until the error has 
             "poison: who waits for a number behind the failure gets the error, too",
             OUT_OF_MEMORY,
         ),
+        (
+            "poison: a thread that comes late is told as long as one that was there is not",
+            OUT_OF_MEMORY,
+        ),
         ("sticky: after a corrupted context every call returns its error", LAUNCH_FAILED),
     ],
 )
@@ -45,3 +49,14 @@ def test_deferred_lists_are_enforced(case: str, error: int, is_bug: bool) -> Non
     with loopback(driver=driver, jail=False, KVGPU_FAULT=f"cuLaunchKernel:2:{error}") as host:
         host.check(LOOPBACK / "poison_cases", case_filter(case))
         assert ("BUG: cuLaunchKernel may not answer" in host.logs()) == is_bug, host.logs()
+
+
+def test_sync_mode_returns_the_error_from_the_call_that_failed() -> None:
+    """Several times: without KVGPU_SYNC the error would come later, if not always."""
+    driver = str(LOOPBACK / "libfault_driver.so")
+    with loopback(
+        driver=driver, jail=False, KVGPU_FAULT=f"cuLaunchKernel:2:{OUT_OF_MEMORY}"
+    ) as host:
+        for _ in range(5):
+            output = host.check(LOOPBACK / "poison_cases", "--test-case=sync:*", KVGPU_SYNC="1")
+            assert "1 passed" in output

@@ -145,8 +145,10 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   Context& context = call.context_object();
   if (!context.active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (Session::get().prints.load(std::memory_order_relaxed)) {
-    return call.sync(wire::Op::HOST_SYNC, wire::HostSync{context.handle});
+  Session& session = Session::get();
+  if (session.prints.load(std::memory_order_relaxed)) {
+    const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{context.handle});
+    return result != CUDA_SUCCESS ? result : session.finished();
   }
   return finish_work(context);
 }

@@ -52,7 +52,7 @@ CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byt
       staging.release(piece);
       return result;
     }
-    staging.release_at(piece, enqueue.stream().word, number);
+    staging.release_at(piece, enqueue.stream(), number);
     dst += n;
     src += n;
     bytes -= n;
@@ -94,7 +94,7 @@ CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr s
   }
   // After an error the GPU may still write to these: they come back by their numbers.
   for (const InFlight& left : in_flight) {
-    staging.release_at(left.piece, enqueue.stream().word, left.number);
+    staging.release_at(left.piece, enqueue.stream(), left.number);
   }
   return result;
 }

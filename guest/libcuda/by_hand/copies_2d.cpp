@@ -136,7 +136,7 @@ CUresult rows_to_device(const Enqueue& enqueue, const Rows& dst, const Rows& src
       staging.release(piece);
       return result;
     }
-    staging.release_at(piece, enqueue.stream().word, number);
+    staging.release_at(piece, enqueue.stream(), number);
     return CUDA_SUCCESS;
   });
 }
@@ -164,7 +164,7 @@ CUresult rows_from_device(const Enqueue& enqueue, const Rows& dst, const Rows& s
     }
     if ((result = wait_for(enqueue, number)) != CUDA_SUCCESS) {
       // The GPU may still write there.
-      staging.release_at(piece, enqueue.stream().word, number);
+      staging.release_at(piece, enqueue.stream(), number);
       return result;
     }
     copy_rows(bytes_at(dst, x, y), dst.pitch_bytes, staging.data(piece), tile.width_bytes, tile);

@@ -25,7 +25,7 @@ class Enqueue {
     body.stream = stream_->handle;
     body.mark = 0;
     if (capture() != nullptr) return submit_and_ask(op, body, parts...);
-    const CUresult result = Session::get().send(op, device(), part(body), parts...);
+    const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return result;
   }
@@ -33,7 +33,7 @@ class Enqueue {
   CUresult submit_and_ask(wire::Op op, Body body, Parts... parts) const {
     body.stream = stream_->handle;
     body.mark = 0;
-    const CUresult result = Session::get().call(op, device(), nullptr, part(body), parts...);
+    const CUresult result = Session::get().call_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return result;
   }
@@ -47,8 +47,12 @@ class Enqueue {
     body.mark = *number;
     // Before it is in the ring: what is skipped after an error must be found among the lost.
     Session::get().note_issued(stream_->word, *number);
-    const CUresult result = Session::get().send(op, device(), part(body), parts...);
-    if (result == CUDA_SUCCESS) stream_->issued.store(*number, std::memory_order_release);
+    const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
+    if (result == CUDA_SUCCESS) {
+      stream_->issued.store(*number, std::memory_order_release);
+    } else {
+      stream_->dirty.store(true, std::memory_order_release);
+    }
     return result;
   }
 

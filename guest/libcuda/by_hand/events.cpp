@@ -19,7 +19,9 @@ struct Recorded {
 
 // A graph records an event somewhere on its way: only the driver knows when.
 CUresult query_driver(const Call& call, const Event& event) {
-  return call.sync(wire::Op::EVENT_QUERY, wire::EventRef{call.context(), event.handle});
+  const wire::EventRef body{call.context(), event.handle};
+  const CUresult result = call.sync(wire::Op::EVENT_QUERY, body);
+  return result != CUDA_SUCCESS ? result : Session::get().finished();
 }
 
 Recorded state_of(Event& event) {
@@ -116,7 +118,9 @@ CUresult event_synchronize(CUevent hEvent) {
   if (!state.recorded) return CUDA_SUCCESS;
   if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
   if (state.by_graph || Session::get().prints.load(std::memory_order_relaxed)) {
-    return call.sync(wire::Op::EVENT_SYNC, wire::EventRef{call.context(), event->handle});
+    const wire::EventRef body{call.context(), event->handle};
+    const CUresult result = call.sync(wire::Op::EVENT_SYNC, body);
+    return result != CUDA_SUCCESS ? result : Session::get().finished();
   }
   return Session::get().wait(state.word, state.number);
 }

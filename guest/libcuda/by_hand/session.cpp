@@ -11,6 +11,7 @@
 
 #include "address_space.h"
 #include "log.h"
+#include "settings.h"
 #include "waiter.h"
 
 namespace kvgpu::guest {
@@ -21,6 +22,8 @@ Session& Session::get() {
 }
 
 // ---- sending
+
+bool Session::wants_every_call_to_wait() { return settings().sync != 0; }
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {
   SpinThenSleep wait;
@@ -60,7 +63,8 @@ CUresult Session::tell_share(uint64_t address, uint64_t bytes, uint64_t on) {
   wire::Header header{};
   header.opcode = static_cast<uint16_t>(wire::Op::SHARE);
   header.flags = wire::NOREPLY;
-  return submit(header, part(wire::Share{address - reserve_address_space(), bytes, on}));
+  return submit(header, Carries::NO_WORK,
+                part(wire::Share{address - reserve_address_space(), bytes, on}));
 }
 
 // ---- replies and events
@@ -93,16 +97,8 @@ CUresult Session::wait_reply(uint64_t call_id, Pending* pending) {
   }
 }
 
-// A reply that carries the session's deferred error has told it to the program: it is acknowledged
-// with it.
 CUresult Session::reply_result(const Pending& pending) {
-  if (pending.result != CUDA_SUCCESS && is_open()) {
-    const uint64_t word = load_acquire(host_page_->error_word);
-    if (word != acknowledged_.load(std::memory_order_relaxed) &&
-        static_cast<CUresult>(ErrorWord::error(word)) == pending.result) {
-      (void)take_error();
-    }
-  }
+  if (pending.is_deferred && is_open()) (void)take_error();  // the program is told by this reply
   return pending.result;
 }
 
@@ -134,6 +130,7 @@ void Session::dispatch(const wire::Header& header, const std::byte* body, uint32
         std::memcpy(pending.out->data, body + sizeof reply, pending.out->len_bytes);
       }
       pending.result = static_cast<CUresult>(reply.result);
+      pending.is_deferred = (reply.flags & wire::REPLY_DEFERRED) != 0;
       pending.done.store(true, std::memory_order_release);
       return;
     }
@@ -202,51 +199,6 @@ void Session::end(CUresult error, const char* reason) {
   }
 }
 
-CUresult Session::take_error() {
-  if (const CUresult over = ended_error()) return over;
-  const std::lock_guard lock(error_mutex_);
-  const uint64_t word = load_acquire(host_page_->error_word);
-  if (word == acknowledged_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  const auto error = static_cast<CUresult>(ErrorWord::error(word));
-  log(Level::DEBUG, "deferred error %d of opcode %llu", error,
-      static_cast<unsigned long long>(host_page_->error_opcode));
-  if (ErrorWord::sticky(word)) return error;  // stays: never acknowledged
-  if (const CUresult bad = acknowledge(word, error)) return bad;
-  acknowledged_.store(word, std::memory_order_relaxed);
-  return error;
-}
-
-// No record may come between the look at the numbers and the acknowledgement: it would be skipped
-// and not be found lost.
-CUresult Session::acknowledge(uint64_t word, CUresult error) {
-  wire::Header header{};
-  header.opcode = static_cast<uint16_t>(wire::Op::ACK_ERROR);
-  header.flags = wire::NOREPLY;
-  const wire::AckError ack{ErrorWord::epoch(word)};
-  {
-    const std::lock_guard lock(command_mutex_);
-    if (const CUresult bad = wait_for_room(sizeof header + sizeof ack)) return bad;
-    mark_lost(error);
-    commands_.write(header, part(ack));
-  }
-  kick_if_asleep();
-  return CUDA_SUCCESS;
-}
-
-// What had been asked for and not been reached when the error was found may never be written:
-// whoever waits for it gets the error. Work before the failing record may be among it; an error too
-// many is the safe side.
-void Session::mark_lost(CUresult error) {
-  const std::lock_guard lock(word_mutex_);
-  for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) {
-    const uint64_t last =
-        std::atomic_ref<uint64_t>(word_last_[word]).load(std::memory_order_relaxed);
-    const uint64_t now = load_acquire(progress_[word]);
-    if (now < last) lost_[word] = {now, last, error};
-  }
-  any_lost_.store(true, std::memory_order_release);
-}
-
 // ---- progress
 
 uint32_t Session::allocate_word(uint64_t* first_number) {
@@ -276,27 +228,14 @@ void Session::settle_word(uint32_t word, uint64_t last_number) {
 }
 
 CUresult Session::query(uint32_t word, uint64_t number) {
-  if (any_lost_.load(std::memory_order_acquire)) {
-    const std::lock_guard lock(word_mutex_);
-    const auto lost = lost_.find(word);
-    if (lost != lost_.end() && number > lost->second.from && number <= lost->second.to) {
-      return lost->second.error;
-    }
-  }
-  if (reached(word, number)) return CUDA_SUCCESS;
+  if (const CUresult lost = lost_error(word, number)) return lost;
+  if (reached(word, number)) return finished();
   if (progress_by_records_) pump();
   if (const CUresult pending = pending_error()) return pending;
   // A program may poll for ever: now and then look whether anybody is there.
   thread_local unsigned n_queries = 0;
   if (++n_queries % 1024 == 0) check_connection();
   return CUDA_ERROR_NOT_READY;
-}
-
-bool Session::is_lost(uint32_t word, uint64_t number) {
-  if (!any_lost_.load(std::memory_order_acquire)) return false;
-  const std::lock_guard lock(word_mutex_);
-  const auto lost = lost_.find(word);
-  return lost != lost_.end() && number > lost->second.from && number <= lost->second.to;
 }
 
 CUresult Session::wait(uint32_t word, uint64_t number) {

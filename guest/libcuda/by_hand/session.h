@@ -47,41 +47,40 @@ class Session {
   bool is_open() const { return open_.load(std::memory_order_acquire); }
   bool is_forked_child() const { return forked_.load(std::memory_order_relaxed); }
 
-  // The error that a call must return before it does anything: a deferred one (acknowledged by
-  // this), or the session's end.
+  // The error that a call must return before it does anything: a deferred one, or the session's
+  // end. Work of any thread may have been skipped with the failing call, so each thread is told of
+  // each deferred error once; the first one that finds it acknowledges it. A thread whose first
+  // call comes later is told, too, unless everybody who gave work before has been.
   CUresult pending_error() {
     if (!is_open()) [[unlikely]]
       return CUDA_ERROR_NOT_INITIALIZED;
     // acquire: pairs with the worker's release in Poison::fail()
-    if (load_acquire(host_page_->error_word) == acknowledged_.load(std::memory_order_relaxed) &&
+    if (load_acquire(host_page_->error_word) == thread_.told &&
         ended_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] {
       return CUDA_SUCCESS;
     }
     return take_error();
   }
 
-  // Fire and forget.
+  // Fire and forget; with KVGPU_SYNC=1 the record's own result.
   template <typename... Parts>
   CUresult send(wire::Op op, int device, Parts... parts) {
-    if (!speaks(op)) return too_new(op);
-    wire::Header header{};
-    header.opcode = static_cast<uint16_t>(op);
-    header.flags = wire::NOREPLY;
-    header.target = wire::make_target(0, static_cast<uint32_t>(device));
-    return submit(header, parts...);
+    return post(op, device, Carries::NO_WORK, parts...);
   }
   // Waits for the reply.
   template <typename... Parts>
   CUresult call(wire::Op op, int device, ReplyBuffer* out, Parts... parts) {
-    if (!speaks(op)) return too_new(op);
-    Pending pending{out};
-    wire::Header header{};
-    header.opcode = static_cast<uint16_t>(op);
-    header.target = wire::make_target(0, static_cast<uint32_t>(device));
-    header.call_id = expect(&pending);
-    const CUresult result = submit(header, parts...);
-    return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending)
-                                  : abandon(header.call_id, result);
+    return ask(op, device, out, Carries::NO_WORK, parts...);
+  }
+  // The same for work of the GPU. What a thread gives after work of its own was skipped must not be
+  // executed before it has been told: then this sends nothing and returns the deferred error.
+  template <typename... Parts>
+  CUresult send_work(wire::Op op, int device, Parts... parts) {
+    return post(op, device, Carries::WORK, parts...);
+  }
+  template <typename... Parts>
+  CUresult call_work(wire::Op op, int device, Parts... parts) {
+    return ask(op, device, nullptr, Carries::WORK, parts...);
   }
 
   // Has the host this record? An older one may not.
@@ -101,11 +100,17 @@ class Session {
     if (weakly_ordered_) load_fence();
     return is_reached;
   }
+  // What a call answers that has waited for work. That the GPU has come so far says nothing where
+  // earlier work was skipped and another thread has been told.
+  CUresult finished() {
+    thread_.has_work = false;
+    return pending_error();
+  }
   // NOT_READY: not yet. Errors: the number was lost with a failed record.
   CUresult query(uint32_t word, uint64_t number);
   CUresult wait(uint32_t word, uint64_t number);
   // Will this number never be written?
-  bool is_lost(uint32_t word, uint64_t number);
+  bool is_lost(uint32_t word, uint64_t number) { return lost_error(word, number) != CUDA_SUCCESS; }
   // For waits outside: replies, host functions, the end of the session.
   void look_around() {
     pump();
@@ -149,6 +154,7 @@ class Session {
     ReplyBuffer* out;
     std::atomic<bool> done{false};  // release by dispatch(), acquire by who waits
     CUresult result = CUDA_SUCCESS;
+    bool is_deferred = false;  // skipped: the result is the session's deferred error
   };
   struct HostEntry {
     HostFunction function;  // of a stream; of a graph:
@@ -161,6 +167,17 @@ class Session {
     uint64_t from, to;
     CUresult error;
   };
+  static constexpr size_t MAX_LOST = 16;  // ranges of a word; the oldest become one
+
+  // What a thread knows of deferred errors.
+  static constexpr uint64_t NEW_THREAD = ~0ull;
+  struct Thread {
+    uint64_t told = NEW_THREAD;  // the error word
+    bool has_work = false;       // given, and not waited for
+  };
+  struct ThreadEnd {
+    ~ThreadEnd();
+  };
 
   static CUresult too_new(wire::Op op);
 
@@ -169,16 +186,50 @@ class Session {
   CUresult map(const control::Opened& opened);
   CUresult refused(const char* frame, size_t len_bytes);
   CUresult take_error();
+  void join_threads();
+  void leave_threads();
   CUresult acknowledge(uint64_t word, CUresult error);
   void mark_lost(CUresult error);
+  CUresult lost_error(uint32_t word, uint64_t number);  // SUCCESS: not lost
   void forget_connection();
 
+  enum class Carries { WORK, NO_WORK };
+
   template <typename... Parts>
-  CUresult submit(const wire::Header& header, Parts... parts) {
+  CUresult post(wire::Op op, int device, Carries what, Parts... parts) {
+    if (every_call_waits_) [[unlikely]]
+      return ask(op, device, nullptr, what, parts...);
+    if (!speaks(op)) return too_new(op);
+    wire::Header header{};
+    header.opcode = static_cast<uint16_t>(op);
+    header.flags = wire::NOREPLY;
+    header.target = wire::make_target(0, static_cast<uint32_t>(device));
+    return submit(header, what, parts...);
+  }
+  template <typename... Parts>
+  CUresult ask(wire::Op op, int device, ReplyBuffer* out, Carries what, Parts... parts) {
+    if (!speaks(op)) return too_new(op);
+    Pending pending{out};
+    wire::Header header{};
+    header.opcode = static_cast<uint16_t>(op);
+    header.target = wire::make_target(0, static_cast<uint32_t>(device));
+    header.call_id = expect(&pending);
+    const CUresult result = submit(header, what, parts...);
+    return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending)
+                                  : abandon(header.call_id, result);
+  }
+  template <typename... Parts>
+  CUresult submit(const wire::Header& header, Carries what, Parts... parts) {
     const uint32_t len_bytes = sizeof header + (0 + ... + parts.len_bytes);
     if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
     {
-      const std::lock_guard lock(command_mutex_);
+      std::unique_lock lock(command_mutex_);
+      while (what == Carries::WORK && thread_.told != acknowledged_) [[unlikely]] {
+        lock.unlock();
+        if (const CUresult bad = take_error()) return bad;
+        lock.lock();
+      }
+      thread_.has_work |= what == Carries::WORK;
       if (!commands_.reserve(len_bytes)) {
         if (const CUresult bad = wait_for_room(len_bytes)) return bad;
       }
@@ -212,6 +263,8 @@ class Session {
 
   static void fork_child();
 
+  const bool every_call_waits_ = wants_every_call_to_wait();
+  static bool wants_every_call_to_wait();
   std::mutex open_mutex_;
   std::atomic<bool> open_{false};  // release by open(), acquire by is_open()
   std::atomic<bool> forked_{false};
@@ -245,13 +298,18 @@ class Session {
   std::unordered_map<uint64_t, Pending*> pending_;
   uint64_t next_call_id_ = 1;
 
+  static constinit thread_local Thread thread_;
   std::mutex error_mutex_;
-  std::atomic<uint64_t> acknowledged_{0};
+  uint64_t acknowledged_ = 0;  // error word; under command_mutex_, too
+  uint64_t known_to_all_ = 0;
+  // Threads that have made a call, and those of them who are still to be told of acknowledged_. One
+  // that ends and may leave lost work behind is counted for ever.
+  size_t n_threads_ = 0, n_untold_ = 0;
   std::mutex word_mutex_;
   std::vector<uint64_t> word_last_;  // number last asked for, by word
   std::deque<uint32_t> free_words_;
   std::atomic<bool> any_lost_{false};  // release by mark_lost(), acquire by queries
-  std::unordered_map<uint32_t, Lost> lost_;
+  std::unordered_map<uint32_t, std::vector<Lost>> lost_;  // sorted
 
   std::mutex callback_mutex_;
   std::condition_variable callback_wanted_;

@@ -27,15 +27,16 @@ constexpr size_t MAX_FILE_BYTES = 64 << 10;
 struct Key {
   const char* name;
   uint64_t Settings::* number;
-  uint64_t max;  // of a number; the least is 1
+  uint64_t min, max;  // of a number
   std::string Settings::* text;
 };
 constexpr Key KEYS[] = {
-    {"devices", &Settings::devices, 16, nullptr},
-    {"memory_mib", &Settings::memory_mib, 16 << 20, nullptr},
-    {"compute_percent", &Settings::compute_percent, 100, nullptr},
-    {"log", nullptr, 0, &Settings::log},
-    {"log_file", nullptr, 0, &Settings::log_file},
+    {"devices", &Settings::devices, 1, 16, nullptr},
+    {"memory_mib", &Settings::memory_mib, 1, 16 << 20, nullptr},
+    {"compute_percent", &Settings::compute_percent, 1, 100, nullptr},
+    {"sync", &Settings::sync, 0, 1, nullptr},
+    {"log", nullptr, 0, 0, &Settings::log},
+    {"log_file", nullptr, 0, 0, &Settings::log_file},
 };
 
 struct Loaded {
@@ -87,9 +88,9 @@ std::string set(Settings* settings, const Key& key, const std::string& value) {
   uint64_t number = 0;
   const char* const end = value.data() + value.size();
   const auto [last, bad] = std::from_chars(value.data(), end, number);
-  if (bad != std::errc() || last != end || number < 1 || number > key.max) {
-    return std::string(key.name) + " is a whole number from 1 to " + std::to_string(key.max) +
-           ", not " + value;
+  if (bad != std::errc() || last != end || number < key.min || number > key.max) {
+    return std::string(key.name) + " is a whole number from " + std::to_string(key.min) + " to " +
+           std::to_string(key.max) + ", not " + value;
   }
   settings->*key.number = number;
   return {};

@@ -15,6 +15,7 @@ struct Settings {
   uint64_t devices = 0;
   uint64_t memory_mib = 0;  // on each device
   uint64_t compute_percent = 0;
+  uint64_t sync = 0;  // 1: every call waits until the worker's has returned
   std::string log = "warn";
   std::string log_file;  // empty: standard error
 };

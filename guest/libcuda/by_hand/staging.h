@@ -19,6 +19,7 @@ class Staging {
     uint64_t bytes;
     uint32_t word = 0;
     uint64_t number = 0;  // 0: in use by its owner
+    wire::Handle stream = 0;
   };
 
   static Staging& get();
@@ -26,7 +27,7 @@ class Staging {
   // Waits while the slab is full. `bytes` <= CHUNK_BYTES.
   CUresult allocate(uint64_t bytes, Piece* piece);
   // Free once the number is reached.
-  void release_at(const Piece& piece, uint32_t word, uint64_t number);
+  void release_at(const Piece& piece, const Stream& stream, uint64_t number);
   void release(const Piece& piece);
 
   std::byte* data(const Piece& piece) const { return Session::get().slab() + piece.off; }
@@ -36,6 +37,7 @@ class Staging {
   static constexpr uint64_t GRAIN_BYTES = 4096;
 
   void reclaim();
+  CUresult mark_lost_pieces();
   bool place(uint64_t bytes, Piece* piece);
 
   std::mutex mutex_;

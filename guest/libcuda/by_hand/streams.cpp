@@ -104,8 +104,12 @@ CUresult mark_stream(Stream& stream, uint64_t* number) {
   ++*number;
   const wire::Mark body{stream.handle, *number};
   session.note_issued(stream.word, *number);
-  const CUresult result = session.send(wire::Op::MARK, stream.context->device, part(body));
-  if (result == CUDA_SUCCESS) stream.issued.store(*number, std::memory_order_release);
+  const CUresult result = session.send_work(wire::Op::MARK, stream.context->device, part(body));
+  if (result == CUDA_SUCCESS) {
+    stream.issued.store(*number, std::memory_order_release);
+  } else {
+    stream.dirty.store(true, std::memory_order_release);
+  }
   return result;
 }
 
@@ -137,7 +141,9 @@ CUresult synchronize_stream(Stream& stream) {
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
     const wire::StreamRef body{stream.handle};
-    return session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
+    const CUresult result =
+        session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
+    return result != CUDA_SUCCESS ? result : session.finished();
   }
   std::vector<StreamNumber> numbers;
   if (const CUresult bad = mark_streams(stream, &numbers)) return bad;

@@ -24,7 +24,7 @@ constexpr Row ROWS[] = {
     {wire::Op::HELLO, {"HELLO", Route::EXECUTE, true, &hello, {}}},
     {wire::Op::ACK_ERROR, {"ACK_ERROR", Route::DIRECT, true, nullptr, {}}},
     {wire::Op::MARK, {"MARK", Route::ENQUEUE, false, &mark, OUT_OF_MEMORY}},
-    {wire::Op::UPLOAD, {"UPLOAD", Route::EXECUTE, false, &upload, {}}},
+    {wire::Op::UPLOAD, {"UPLOAD", Route::EXECUTE, true, &upload, {}}},
     {wire::Op::HEAP_GROW, {"HEAP_GROW", Route::BLOCK, false, &heap_grow, {}}},
     {wire::Op::HOST_SYNC, {"HOST_SYNC", Route::BLOCK, true, &host_sync, {}}},
     {wire::Op::STREAM_SYNC, {"STREAM_SYNC", Route::BLOCK, false, &stream_sync, {}}},

@@ -52,6 +52,8 @@ std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
   if (context != nullptr) {
     session.handles.remove_streams_of(handle);
     session.handles.remove(handle);
+    const std::lock_guard lock(context->watch->mutex);
+    context->watch->is_over = true;
   }
   return context;
 }

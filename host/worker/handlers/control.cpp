@@ -78,10 +78,8 @@ CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
 }
 
 CUresult host_sync(Session& session, const Task&, ReplyWriter&) {
-  std::vector<Context> contexts;
-  session.handles.each_context([&](Context& context) { contexts.push_back(context); });
-  for (const Context& context : contexts) {
-    if (const CUresult bad = session.enter(context)) return bad;
+  for (const auto& context : session.handles.contexts()) {
+    if (const CUresult bad = session.enter(*context)) return bad;
     if (const CUresult bad = session.driver->cuCtxSynchronize()) return bad;
   }
   session.output.deliver(session.events);
@@ -93,7 +91,7 @@ CUresult stream_sync(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body)) session.violation(task);
   const auto stream = session.handles.stream(body.stream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  if (const CUresult bad = session.enter(*stream)) return bad;
   const CUresult result = session.driver->cuStreamSynchronize(stream->raw);
   session.output.deliver(session.events);
   return result;

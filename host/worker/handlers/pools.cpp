@@ -17,7 +17,7 @@ CUresult allocate(Session& session, const wire::MemAllocAsync& body, ReplyWriter
                   Allocate driver_call) {
   const auto stream = session.handles.stream(body.stream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  if (const CUresult bad = session.enter(*stream)) return bad;
   CUdeviceptr dptr = 0;
   if (const CUresult bad = driver_call(&dptr, stream->raw)) return bad;
   if (!session.is_in_window(dptr, body.bytes)) {

@@ -18,15 +18,14 @@ CUresult stream_create(Session& session, const Task& task, ReplyWriter&) {
   stream->context = session.handles.context(body.context);
   stream->context_handle = body.context;
   stream->progress = session.progress_word(body.word);
+  stream->flags = body.flags;
+  stream->priority = body.priority;
   stream->is_blocking = (body.flags & CU_STREAM_NON_BLOCKING) == 0;
   if (stream->context == nullptr || stream->progress == nullptr) session.violation(task);
   if (!is_for_device(task, *stream->context)) session.violation(task);
-  if (const CUresult bad = session.enter(*stream->context)) return bad;
-  const CUresult result =
-      session.driver->cuStreamCreateWithPriority(&stream->raw, body.flags, body.priority);
-  if (result != CUDA_SUCCESS) return result;
+  const CUresult result = session.enter(*stream);
   if (!session.handles.add(body.stream, stream)) session.violation(task);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
@@ -37,6 +36,7 @@ CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   if (!is_for_device(task, *stream->context)) session.violation(task);
   session.handles.remove(body.stream);
   if (const CUresult bad = session.enter(*stream->context)) return bad;
+  if (stream->raw == nullptr) return CUDA_SUCCESS;  // its creation has failed late
   stream->window.close(*session.driver);
   return session.driver->cuStreamDestroy_v2(stream->raw);
 }
@@ -63,7 +63,8 @@ CUresult event_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::EventRef body;
   if (!task.read(&body)) session.violation(task);
   CUevent event;
-  if (!session.handles.get(body.event, &event)) return CUDA_ERROR_INVALID_HANDLE;
+  // The guest looks handles up: this one's creation has failed late.
+  if (!session.handles.get(body.event, &event)) return CUDA_SUCCESS;
   session.handles.remove(body.event);
   if (const CUresult bad = session.enter(body.context)) return bad;
   return session.driver->cuEventDestroy_v2(event);
@@ -135,7 +136,7 @@ CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter
   if (!task.read(&body)) session.violation(task);
   const auto stream = session.handles.stream(body.stream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  if (const CUresult bad = session.enter(*stream)) return bad;
   // Mode, origin thread and legality are the guest library's: its threads are not ours.
   return session.driver->cuStreamBeginCapture_v2(stream->raw, CU_STREAM_CAPTURE_MODE_RELAXED);
 }

@@ -37,7 +37,7 @@ CUresult enter_stream(Session& session, const Task& task, wire::Handle handle,
   *stream = session.handles.stream(handle);
   if (*stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_for_device(task, *(*stream)->context)) session.violation(task);
-  return session.enter(*(*stream)->context);
+  return session.enter(**stream);
 }
 
 }  // namespace
@@ -104,8 +104,7 @@ CUresult stream_copy_attributes(Session& session, const Task& task, ReplyWriter&
   if (!task.read(&body)) session.violation(task);
   std::shared_ptr<Stream> to, from;
   if (const CUresult bad = enter_stream(session, task, body.to, &to)) return bad;
-  from = session.handles.stream(body.from);
-  if (from == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = enter_stream(session, task, body.from, &from)) return bad;
   return session.driver->cuStreamCopyAttributes(to->raw, from->raw);
 }
 

@@ -66,9 +66,10 @@ constexpr Kind handle_kind(Handle h) { return static_cast<Kind>(h >> 32 & 0xf); 
 constexpr bool handle_tagged(Handle h) { return h >> 56 == HANDLE_TAG; }
 
 // ---- event ring
+inline constexpr uint32_t REPLY_DEFERRED = 1;  // skipped: the result is the deferred error
 struct Reply {
   int32_t result;  // CUresult
-  uint32_t reserved;
+  uint32_t flags;
   // out values follow
 };
 

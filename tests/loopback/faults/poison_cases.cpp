@@ -2,6 +2,9 @@
 // Run on fault_driver with KVGPU_FAULT=cuLaunchKernel:2:ERROR: the second launch fails late.
 #include <unistd.h>
 
+#include <future>
+#include <thread>
+
 #include "../cases/support.h"
 
 namespace {
@@ -87,6 +90,60 @@ TEST_CASE("poison: who waits for a number behind the failure gets the error, too
     CU_IS(cuEventQuery(event), CUDA_ERROR_OUT_OF_MEMORY);
   }
   CHECK(seen[0] == CUDA_SUCCESS);
+}
+
+TEST_CASE("poison: a thread that comes late is told as long as one that was there is not") {
+  const Gpu gpu;
+  const Ints data(1);
+  const auto read_in_new_thread = [&] {
+    CUresult result = CUDA_SUCCESS;
+    int value = -1;
+    std::thread([&] {
+      result = cuCtxSetCurrent(gpu.context);
+      if (result == CUDA_SUCCESS) result = cuMemcpyDtoH(&value, data.dptr, sizeof value);
+    }).join();
+    CHECK((result == CUDA_SUCCESS) == (value != -1));
+    return result;
+  };
+  std::promise<void> launched, told;
+  CUresult seen = CUDA_SUCCESS;
+  std::thread launcher([&] {
+    CU(cuCtxSetCurrent(gpu.context));
+    const CUfunction function = gpu.function("add_one");
+    CUdeviceptr dptr = data.dptr;
+    int n = 1;
+    void* params[] = {&dptr, &n};
+    for (int i = 0; i < 2; ++i) {
+      CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+    }
+    launched.set_value();
+    told.get_future().wait();
+    seen = cuStreamQuery(nullptr);
+  });
+  launched.get_future().wait();
+  CU_IS(cuStreamSynchronize(nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  CU_IS(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  CU_IS(read_in_new_thread(), CUDA_ERROR_OUT_OF_MEMORY);
+  told.set_value();
+  launcher.join();
+  CU_IS(seen, CUDA_ERROR_OUT_OF_MEMORY);
+  CU_IS(read_in_new_thread(), CUDA_SUCCESS);
+}
+
+TEST_CASE("sync: the failing call itself returns its error, and nothing else is lost") {
+  const Gpu gpu;
+  const Ints data(1);
+  const CUfunction function = gpu.function("add_one");
+  CUdeviceptr dptr = data.dptr;
+  int n = 1;
+  void* params[] = {&dptr, &n};
+  const auto add = [&] {
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr);
+  };
+  CU_IS(add(), CUDA_SUCCESS);
+  CU_IS(add(), CUDA_ERROR_OUT_OF_MEMORY);
+  CU_IS(add(), CUDA_SUCCESS);
+  CHECK(data.read()[0] == 2);
 }
 
 TEST_CASE("sticky: after a corrupted context every call returns its error") {
