@@ -100,6 +100,14 @@ def until_error() -> None:
     say("error", result, *sorted(later), time.monotonic() - begin_s < 1)
 
 
+def idle() -> None:
+    """Compute once, then make no call."""
+    attach()
+    Adder().read()
+    say("ready")
+    time.sleep(60)
+
+
 def forked_child() -> None:
     attach()
     child = os.fork()

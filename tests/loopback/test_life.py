@@ -19,6 +19,7 @@ from framework.loopback import Loopback
 PROGRAMS = Path(__file__).with_name("life_programs.py")
 UNKNOWN = 999
 MAX_WAITING_PERCENT = 3
+MAX_IDLE_PERCENT = 0.5
 
 
 def eventually(what: Callable[[], object], limit_s: float) -> bool:
@@ -57,6 +58,24 @@ def test_worker_killed_is_one_error_for_every_call(host: Loopback) -> None:
     output, errors = process.communicate(timeout=10)
     assert output.split() == ["error", str(UNKNOWN), str(UNKNOWN), "True"], output
     assert "the session has ended" in errors
+
+
+def test_idle_session_takes_next_to_no_processor(host: Loopback) -> None:
+    process, _ = start(host, "idle")
+    (worker,) = host.worker_pids()
+
+    def cpu_ns() -> int:
+        tasks = Path(f"/proc/{worker}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks)
+
+    time.sleep(0.5)
+    before_ns = cpu_ns()
+    time.sleep(5)
+    percent = (cpu_ns() - before_ns) / 5e9 * 100
+    print(f"figure: {percent:.3f} % of a processor in an idle session's worker")
+    os.kill(client_of(process), signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert percent < MAX_IDLE_PERCENT
 
 
 def test_forked_child_of_a_killed_program_does_not_keep_its_session(host: Loopback) -> None:
