@@ -111,6 +111,7 @@ sys.stdin.readline()
 begin_s = time.monotonic()
 result = cuda.cuMemHostAlloc(ctypes.byref(memory), ctypes.c_size_t(100 << 20), 0)
 print("result", result, "waited", time.monotonic() - begin_s > 0.5, flush=True)
+sys.stdin.readline()
 """
 
 
@@ -132,4 +133,4 @@ def test_pinned_memory_asked_for_without_kvgpud_comes_when_it_is_back(host: Loop
     host.start_kvgpud()
     assert eventually(lambda: sessions(host)[0]["pinned_bytes"] >= 100 << 20)
     assert process.stdout.readline() == "result 0 waited True\n"
-    process.wait(20)
+    process.communicate("\n", timeout=20)
