@@ -139,6 +139,7 @@ def without_kvgpu(definition: str) -> str:
     return ElementTree.tostring(domain, encoding="unicode")
 
 
+@pytest.mark.usefixtures("host")
 def test_detached_and_started_again(image: GuestImage, package: Path, linger: Path) -> None:
     install = f"apt-get install -y --no-install-recommends /payload/{package.name}"
     with Vm("kvgpu-detach", image, [package, linger]) as vm:
