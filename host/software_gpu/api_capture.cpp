@@ -51,6 +51,7 @@ bool leave_capture(Context& context, const std::shared_ptr<Capture>& capture,
     stream->capture_front.clear();
   }
   std::erase(context.captures, capture);
+  capture->graph->is_captured = false;
   return all_joined;
 }
 
@@ -92,6 +93,8 @@ SOFTWARE_GPU_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mo
   capture->thread = std::this_thread::get_id();
   capture->origin = stream.get();
   capture->id = next_capture_id.fetch_add(1);
+  capture->graph->is_captured = true;
+  Driver::instance().graphs.add(capture->graph);
   stream->capture = capture;
   stream->capture_front.clear();
   context->captures.push_back(std::move(capture));
@@ -113,6 +116,7 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     // As on an H200 (driver 580): the attempt ends the capture, and its graph is lost.
     capture->invalid = true;
     leave_capture(*context, capture, *stream);
+    Driver::instance().graphs.take(capture->graph.get());
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   if (capture->origin != stream.get()) {
@@ -120,13 +124,15 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   const bool all_joined = leave_capture(*context, capture, *stream);
-  if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (!all_joined) {
+  const CUresult result = capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                          : all_joined     ? CUDA_SUCCESS
+                                           : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  if (result != CUDA_SUCCESS) {
     capture->invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    Driver::instance().graphs.take(capture->graph.get());
+    return result;
   }
   *graph = reinterpret_cast<CUgraph>(capture->graph.get());
-  Driver::instance().graphs.add(capture->graph);
   return CUDA_SUCCESS;
 }
 

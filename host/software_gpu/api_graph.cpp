@@ -80,6 +80,8 @@ SOFTWARE_GPU_API cuGraphNodeFindInClone(CUgraphNode* found, CUgraphNode original
 
 SOFTWARE_GPU_API cuGraphDestroy(CUgraph handle) {
   RETURN_IF_FAILED(enter_without_context());
+  const auto found = Driver::instance().graphs.find(handle);
+  if (!found || found->is_captured) return CUDA_ERROR_INVALID_VALUE;
   const auto graph = Driver::instance().graphs.take(handle);
   if (!graph) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& node : graph->nodes) forget_child(*node);
@@ -90,6 +92,7 @@ SOFTWARE_GPU_API cuGraphDestroyNode(CUgraphNode handle) {
   RETURN_IF_FAILED(enter_without_context());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   const GraphNode* const node = node_of(handle);
+  if (node->graph->is_captured) return CUDA_ERROR_INVALID_VALUE;
   forget_child(*node);
   node->graph->remove(node);
   return CUDA_SUCCESS;

@@ -84,7 +84,11 @@ SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   if (capturing) {
     RETURN_IF_FAILED(make_child(exec->graph->clone(), &operation));
   } else {
-    operation.run = [nodes = prepare_launch(*context, *exec->graph, exec->disabled)](Context& c) {
+    // What the exec's nodes and their child graphs refer to stays until the launch is done.
+    std::vector<Operation> held;
+    for (const auto& node : exec->graph->nodes) held.push_back(node->operation);
+    operation.run = [nodes = prepare_launch(*context, *exec->graph, exec->disabled), held,
+                     references = exec->graph->references](Context& c) {
       for (const Operation& node : nodes)
         if (const CUresult result = node.run(c); result != CUDA_SUCCESS) return result;
       return CUDA_SUCCESS;
@@ -118,6 +122,7 @@ SOFTWARE_GPU_API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
   info->errorNode = reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(culprit));
   if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   const auto fresh = graph->clone();
+  exec->graph->references = fresh->references;
   for (size_t i = 0; i < fresh->nodes.size(); ++i) {
     exec->graph->nodes[i]->operation = fresh->nodes[i]->operation;
     exec->graph->nodes[i]->attributes = fresh->nodes[i]->attributes;

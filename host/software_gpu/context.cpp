@@ -109,7 +109,10 @@ void Context::reset() {
   streams.clear();
   clear_sticky_error();
   std::lock_guard lock(order_mutex);
-  for (const auto& capture : captures) capture->invalid = true;
+  for (const auto& capture : captures) {
+    capture->invalid = true;
+    Driver::instance().graphs.take(capture->graph.get());
+  }
   captures.clear();
   limits.clear();
   flags = 0;

@@ -158,6 +158,7 @@ struct Driver {
   Table<Graph> graphs;
   Table<GraphExec> graph_execs;
   Table<MemPool> pools;
+  Table<UserObject> user_objects;
 
  private:
   std::mutex mutex_;

@@ -88,6 +88,7 @@ GraphNode* Graph::clone_of(const GraphNode* node) const {
 
 std::shared_ptr<Graph> Graph::clone() const {
   auto copy = std::make_shared<Graph>();
+  copy->references = std::make_shared<UserReferences>(*references);
   std::unordered_map<const GraphNode*, GraphNode*> copies;
   for (const auto& node : nodes) {
     Operation operation = node->operation;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stream.h"
+#include "user_object.h"
 
 namespace software_gpu {
 
@@ -42,6 +43,9 @@ struct GraphNode {
 
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;  // in the order in which they were added
+  // Of an exec also held by its launches until they are done.
+  std::shared_ptr<UserReferences> references = std::make_shared<UserReferences>();
+  bool is_captured = false;  // by a capture on its way; under Context::order_mutex
   GraphNode* add(Operation operation, std::vector<GraphNode*> after);
   void remove(const GraphNode* node);
   size_t index_of(const GraphNode* node) const;

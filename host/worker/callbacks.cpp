@@ -6,13 +6,15 @@
 
 namespace kvgpu::worker {
 
+uint64_t Callbacks::post(EventRing& events, uint64_t guest_function, int status) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t token = ++last_token_;
+  events.send(wire::Op::CALLBACK, wire::Callback{token, guest_function, status, 0});
+  return token;
+}
+
 void Callbacks::relay(EventRing& events, uint64_t guest_function, int status) {
-  uint64_t token;
-  {
-    const std::lock_guard lock(mutex_);
-    token = ++last_token_;
-    events.send(wire::Op::CALLBACK, wire::Callback{token, guest_function, status, 0});
-  }
+  const uint64_t token = post(events, guest_function, status);
   Spin spin;
   // acquire: pairs with the guest's release; what its function wrote is visible to the GPU's next
   // work

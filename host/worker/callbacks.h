@@ -19,6 +19,8 @@ class Callbacks {
   // Called on a thread of the driver: returns when the guest has run function `guest_function`. A
   // session that ends ends the process.
   void relay(EventRing& events, uint64_t guest_function, int status);
+  // The same for what nobody waits for.
+  uint64_t post(EventRing& events, uint64_t guest_function, int status);
 
  private:
   const GuestPage* const page_;

@@ -63,6 +63,7 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, CUgraphExec>) return GRAPH_EXEC;
   if constexpr (std::is_same_v<T, CUmemoryPool>) return MEM_POOL;
   if constexpr (std::is_same_v<T, CUgraphNode>) return GRAPH_NODE;
+  if constexpr (std::is_same_v<T, CUuserObject>) return USER_OBJECT;
 }
 
 // Modules and libraries share a kind, and so do functions and kernels; the driver must not get one

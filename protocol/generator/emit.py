@@ -16,9 +16,10 @@ HANDLE_KINDS = {
     "CUgraphExec": "GRAPH_EXEC",
     "CUmemoryPool": "MEM_POOL",
     "CUgraphNode": "GRAPH_NODE",
+    "CUuserObject": "USER_OBJECT",
 }
 # CUDA answers CUDA_ERROR_INVALID_VALUE where one of these is none.
-GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE"})
+GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT"})
 # Scalars that fit a u64 on the wire and back by a cast.
 SCALARS = frozenset(
     "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig CUgraphNodeType".split()

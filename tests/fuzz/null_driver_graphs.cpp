@@ -68,9 +68,24 @@ CUresult set_exec(CUgraphExec exec, CUgraphNode node, Params params, Context...)
   return CUDA_SUCCESS;
 }
 
+CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*, CUgraph* graph,
+                      const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* n) {
+  if (const CUresult bad = null_driver().begin("cuStreamGetCaptureInfo_v3")) return bad;
+  accept(stream);
+  accept(graph);
+  static CUgraphNode node;
+  accept(&node);
+  *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  *nodes = &node;
+  *edges = nullptr;
+  *n = 1;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 void fill_graphs(worker::DriverTable* t) {
+  t->cuStreamGetCaptureInfo_v3 = capture_info;
   t->cuGraphAddKernelNode_v2 = add;
   t->cuGraphAddMemcpyNode = add;
   t->cuGraphAddMemsetNode = add;

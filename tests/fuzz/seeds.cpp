@@ -185,6 +185,13 @@ Session graphs() {
   s.say(Op::cuGraphExecUpdate_v2, wire::ExecUpdate{CONTEXT, EXEC, clone});
   s.tell(Op::cuGraphLaunch, wire::LaunchGraph{STREAM, 0, EXEC}, bytes_of(EVENT));
   s.say(Op::EVENT_QUERY, wire::EventRef{CONTEXT, EVENT});
+  const wire::Handle object = handle(Kind::USER_OBJECT, 1), captured = handle(Kind::GRAPH, 3);
+  s.say(Op::cuUserObjectCreate, wire::UserObjectCreate{CONTEXT, object, 2, 1, 1});
+  s.say(Op::cuGraphRetainUserObject,
+        wire::cuGraphRetainUserObject_in{CONTEXT, GRAPH, object, 1, 1});
+  s.say(Op::cuStreamBeginCapture_v2, wire::StreamRef{STREAM});
+  s.say(Op::cuStreamGetCaptureInfo_v3, wire::CaptureInfo{STREAM, captured, 0});
+  s.say(Op::cuStreamEndCapture, wire::EndCapture{STREAM, captured});
   s.say(Op::cuGraphDestroyNode, wire::cuGraphDestroyNode_in{CONTEXT, node});
   s.say(Op::cuGraphExecDestroy, wire::cuGraphExecDestroy_in{CONTEXT, EXEC});
   s.say(Op::cuGraphDestroy, wire::cuGraphDestroy_in{CONTEXT, GRAPH});

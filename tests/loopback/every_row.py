@@ -171,6 +171,7 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUgraph": lambda s: s.graph(),
     "CUgraphExec": lambda s: s.graph_exec(),
     "CUgraphNode": lambda _: NODE,
+    "CUuserObject": lambda _: made("cuUserObjectCreate", None, HOST_FUNCTION, 1, 1),
     "CUgraphNodeParams *": lambda s: s.any_node(),
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: s.kernel_node(),
     "const CUDA_KERNEL_NODE_PARAMS_v1 *": lambda s: s.kernel_node(),
@@ -255,7 +256,6 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuModuleGetFunction", "name"): lambda _: b"another",
     ("cuLibraryGetKernel", "name"): lambda _: b"another",
     ("cuDeviceGetByPCIBusId", "pciBusId"): lambda _: b"0000:01:00.0",
-    ("cuStreamGetCaptureInfo_v3", "edgeData_out"): lambda _: None,
     ("cuModuleGetGlobal_v2", "name"): lambda _: b"word",
     ("cuLibraryGetGlobal", "name"): lambda _: b"word",
     **{
@@ -293,7 +293,10 @@ BEFORE: dict[str, Callable[[Scene], None]] = {
     **dict.fromkeys(("cuLaunchGrid", "cuLaunchGridAsync"), Scene.set_block_shape),
     "cuMemHostUnregister": Scene.register,
     "cuDevicePrimaryCtxRetain": Scene.forget_context,
-    "cuStreamEndCapture": Scene.begin_capture,
+    **dict.fromkeys(
+        ("cuStreamEndCapture", "cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"),
+        Scene.begin_capture,
+    ),
 }
 # They look for the number that their event's record asked for.
 COUNTED = {"cuEventQuery", "cuEventSynchronize"}
@@ -301,8 +304,8 @@ COUNTED = {"cuEventQuery", "cuEventSynchronize"}
 
 AFTER: dict[str, Callable[[Scene], Any]] = {
     **dict.fromkeys(("cuMemHostRegister", "cuMemHostRegister_v2"), Scene.unregister),
-    "cuStreamBeginCapture_v2": Scene.end_capture,
-    "cuStreamBeginCapture": Scene.end_capture,
+    **dict.fromkeys(("cuStreamBeginCapture", "cuStreamBeginCapture_v2"), Scene.end_capture),
+    **dict.fromkeys(("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"), Scene.end_capture),
 }
 
 

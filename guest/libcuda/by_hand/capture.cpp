@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture.h"
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "enqueue.h"
 #include "generated/api.gen.h"
-#include "refuse.h"
+#include "kvgpu/graph_calls.h"
 
 namespace kvgpu::guest {
 
@@ -41,7 +44,7 @@ CUresult verdict_on(const Capture& capture) {
   return capture.invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-Capture& begin(Stream& stream, CUstreamCaptureMode mode) {
+Capture& begin(Stream& stream, CUstreamCaptureMode mode, const Graph& graph) {
   // From here on no progress number is put into the stream.
   const std::lock_guard mark_lock(stream.mark_mutex);
   const std::lock_guard lock(mutex);
@@ -54,6 +57,7 @@ Capture& begin(Stream& stream, CUstreamCaptureMode mode) {
   capture.origin = &stream;
   capture.context = stream.context;
   capture.invalid = false;
+  capture.graph = graph.handle;
   capture.implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
   captures.emplace(capture.id, &capture);
   n_captures.fetch_add(1, std::memory_order_release);
@@ -74,10 +78,11 @@ void retire(Capture& capture) {
   const std::lock_guard lock(mutex);
   if (captures.erase(capture.id) == 0) return;
   n_captures.fetch_sub(1, std::memory_order_release);
-  for (const uint64_t function : capture.functions) Session::get().release_function(function);
-  capture.functions.clear();
-  capture.events.clear();
-  capture.recorded.clear();
+  {
+    const std::lock_guard graph_lock(capture.mutex);
+    forget(capture.graph);
+    capture.graph = 0;
+  }
   idle_captures.push_back(&capture);
 }
 
@@ -161,7 +166,9 @@ CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   Stream& stream = enqueue.stream();
   if (stream.is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture.load() != nullptr) return break_capture(stream, CUDA_ERROR_ILLEGAL_STATE);
-  Capture& capture = begin(stream, mode);
+  Graph* const graph = tables().graphs.create();
+  if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  Capture& capture = begin(stream, mode, *graph);
   const wire::StreamRef body{stream.handle};
   const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
   if (result != CUDA_SUCCESS) leave_capture(capture);
@@ -183,27 +190,23 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   *phGraph = nullptr;
   if (capture->origin != stream) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-  Graph* const graph = tables().graphs.create();
-  if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  const wire::EndCapture body{stream->handle, graph->handle};
-  CUresult result = call.sync(wire::Op::cuStreamEndCapture, body);
-  const CUresult verdict = verdict_on(*capture);
+  wire::Handle graph;
   {
     const std::lock_guard lock(capture->mutex);
-    graph->functions = std::move(capture->functions);
-    capture->functions.clear();
-    graph->events = capture->events;
-    graph->recorded = capture->recorded;
+    graph = std::exchange(capture->graph, 0);
   }
+  const wire::EndCapture body{stream->handle, graph};
+  CUresult result = call.sync(wire::Op::cuStreamEndCapture, body);
+  const CUresult verdict = verdict_on(*capture);
   leave_capture(*capture);
   if (result == CUDA_SUCCESS && verdict != CUDA_SUCCESS) {
     // The worker's capture knew nothing of it: its graph is not to be had.
-    (void)graph_destroy(from_wire<CUgraph>(graph->handle));
+    (void)graph_destroy(from_wire<CUgraph>(graph));
     result = verdict;
   } else if (result != CUDA_SUCCESS) {
-    forget(graph->handle);
+    forget(graph);
   } else {
-    *phGraph = from_wire<CUgraph>(graph->handle);
+    *phGraph = from_wire<CUgraph>(graph);
   }
   return result;
 }
@@ -222,26 +225,81 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+struct CaptureInfoOut {
+  CUstreamCaptureStatus* status;
+  cuuint64_t* id;
+  CUgraph* graph;
+  const CUgraphNode** dependencies;
+  const CUgraphEdgeData** edges;
+  size_t* n;
+};
+
+// What the stream's next node depends on, kept with the stream for the program to read.
+CUresult ask_dependencies(const Call& call, Stream& stream, wire::Handle graph, uint32_t* status) {
+  struct {
+    wire::CaptureState head;
+    wire::GraphEdge list[wire::MAX_GRAPH_EDGES];
+  } page;
+  stream.dependencies.clear();
+  stream.dependency_data.clear();
+  do {
+    const wire::CaptureInfo body{stream.handle, graph, stream.dependencies.size()};
+    const CUresult bad = call.sync(wire::Op::cuStreamGetCaptureInfo_v3, body, &page);
+    if (bad != CUDA_SUCCESS) return bad;
+    *status = page.head.status;
+    for (uint64_t i = 0; i < std::min(page.head.n, wire::MAX_GRAPH_EDGES); ++i) {
+      stream.dependencies.push_back(from_wire<CUgraphNode>(page.list[i].from));
+      std::memcpy(&stream.dependency_data.emplace_back(), page.list[i].data,
+                  sizeof(CUgraphEdgeData));
+    }
+  } while (page.head.n != 0 && stream.dependencies.size() < page.head.n_all);
+  return CUDA_SUCCESS;
+}
+
+CUresult capture_info(CUstream handle, const CaptureInfoOut& out) {
+  if (out.edges != nullptr && out.dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = stream_is_capturing(handle, out.status);
+  if (result != CUDA_SUCCESS || *out.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
+  CUresult error = CUDA_SUCCESS;
+  Stream* const stream = find_stream(handle, &error);
+  Capture* const capture = stream != nullptr ? stream->capture.load() : nullptr;
+  if (capture == nullptr) return error;
+  if (out.id != nullptr) *out.id = capture->id;
+  if (out.graph == nullptr && out.dependencies == nullptr && out.n == nullptr) return CUDA_SUCCESS;
+  const Call call(CaptureRule::ALLOWED, stream->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  uint32_t status;
+  if (const CUresult bad = ask_dependencies(call, *stream, capture->graph, &status)) return bad;
+  *out.status = static_cast<CUstreamCaptureStatus>(status);
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+  if (out.dependencies != nullptr && out.edges == nullptr) {
+    constexpr CUgraphEdgeData PLAIN{};
+    for (const CUgraphEdgeData& data : stream->dependency_data) {
+      if (std::memcmp(&data, &PLAIN, sizeof data) != 0) return CUDA_ERROR_LOSSY_QUERY;
+    }
+  }
+  if (out.graph != nullptr) *out.graph = from_wire<CUgraph>(capture->graph);
+  if (out.dependencies != nullptr) *out.dependencies = stream->dependencies.data();
+  if (out.edges != nullptr) *out.edges = stream->dependency_data.data();
+  if (out.n != nullptr) *out.n = stream->dependencies.size();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult stream_get_capture_info(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
                                  cuuint64_t* id_out) {
-  return stream_get_capture_info_v2(hStream, captureStatus_out, id_out, nullptr, nullptr, nullptr);
+  return capture_info(hStream, {captureStatus_out, id_out, nullptr, nullptr, nullptr, nullptr});
 }
 
 CUresult stream_get_capture_info_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
                                     cuuint64_t* id_out, CUgraph* graph_out,
                                     const CUgraphNode** dependencies_out,
                                     size_t* numDependencies_out) {
-  const CUresult result = stream_is_capturing(hStream, captureStatus_out);
-  if (result != CUDA_SUCCESS || *captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
-    return result;
-  if (graph_out != nullptr || dependencies_out != nullptr || numDependencies_out != nullptr) {
-    return static_cast<CUresult>(refuse_part("cuStreamGetCaptureInfo with graph or dependencies"));
-  }
-  CUresult error = CUDA_SUCCESS;
-  const Stream* const stream = find_stream(hStream, &error);
-  const Capture* const capture = stream != nullptr ? stream->capture.load() : nullptr;
-  if (id_out != nullptr && capture != nullptr) *id_out = capture->id;
-  return error;
+  return capture_info(hStream, {captureStatus_out, id_out, graph_out, dependencies_out, nullptr,
+                                numDependencies_out});
 }
 
 CUresult stream_get_capture_info_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
@@ -249,11 +307,8 @@ CUresult stream_get_capture_info_v3(CUstream hStream, CUstreamCaptureStatus* cap
                                     const CUgraphNode** dependencies_out,
                                     const CUgraphEdgeData** edgeData_out,
                                     size_t* numDependencies_out) {
-  if (edgeData_out != nullptr) {
-    return static_cast<CUresult>(refuse_part("cuStreamGetCaptureInfo with edge data"));
-  }
-  return stream_get_capture_info_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out,
-                                    numDependencies_out);
+  return capture_info(hStream, {captureStatus_out, id_out, graph_out, dependencies_out,
+                                edgeData_out, numDependencies_out});
 }
 
 CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {

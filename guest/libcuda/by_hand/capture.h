@@ -22,14 +22,16 @@ struct Capture {
   Context* context = nullptr;
   std::atomic<bool> invalid{false};
   std::atomic<bool> implicit_sync{
-      false};                       // a blocking stream takes part: the legacy stream is off limits
-  std::mutex mutex;                 // of what follows
-  std::vector<uint64_t> functions;  // of its host nodes; it keeps them
-  std::set<wire::Handle> events, recorded;  // of its nodes
+      false};              // a blocking stream takes part: the legacy stream is off limits
+  std::mutex mutex;        // of what follows
+  wire::Handle graph = 0;  // that it makes, known to the worker when the program has asked for it
 
-  void add_function(uint64_t id) {
+  // Calls `change` with the graph that keeps what the captured nodes name; not after the end.
+  template <typename Change>
+  void with_graph(Change change) {
     const std::lock_guard lock(mutex);
-    functions.push_back(id);
+    Graph* const found = tables().graphs.find(graph);
+    if (found != nullptr) change(outermost(*found));
   }
 };
 

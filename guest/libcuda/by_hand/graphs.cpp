@@ -249,12 +249,13 @@ CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
   if (Capture* const capture = enqueue.capture()) {
     const CUresult result = enqueue.submit(wire::Op::cuGraphLaunch, body, named);
     if (result != CUDA_SUCCESS) return result;
-    const std::lock_guard lock(capture->mutex);  // it becomes a child graph
-    for (const auto& node : exec->host_nodes) {
-      Session::get().keep_function(node.function);
-      capture->functions.push_back(node.function);
-    }
-    take_over_events(*exec, capture);
+    capture->with_graph([exec](Graph& graph) {  // it becomes a child graph
+      for (const auto& node : exec->host_nodes) {
+        Session::get().keep_function(node.function);
+        graph.functions.push_back(node.function);
+      }
+      take_over_events(*exec, &graph);
+    });
     return CUDA_SUCCESS;
   }
   Session::get().expect_callbacks(exec->host_nodes);

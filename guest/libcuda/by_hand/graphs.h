@@ -17,9 +17,6 @@ class GraphCall : public Call {
       : Call(CaptureRule::ALLOWED, context, ContextRule::OPTIONAL) {}
 };
 
-// The one that holds what `graph` and all around it keep alive.
-Graph& outermost(Graph& graph);
-
 // Where a launch of one graph becomes part of another: a capture, a child graph, a clone.
 template <typename From, typename To>
 void take_over_events(const From& from, To* to) {

@@ -191,11 +191,14 @@ CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {
     const uint64_t id = session.add_graph_function(fn, userData);
     const wire::HostFunction body{0, 0, id, 0};
     const CUresult result = enqueue.submit(wire::Op::cuLaunchHostFunc, body);
+    bool is_kept = false;
     if (result == CUDA_SUCCESS) {
-      capture->add_function(id);
-    } else {
-      session.release_function(id);
+      capture->with_graph([&](Graph& graph) {
+        graph.functions.push_back(id);
+        is_kept = true;
+      });
     }
+    if (!is_kept) session.release_function(id);
     return result;
   }
   const uint64_t id = session.add_host_function([fn, userData](CUresult) { fn(userData); });

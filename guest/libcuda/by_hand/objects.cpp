@@ -41,6 +41,9 @@ void forget(wire::Handle handle) {
       tables().graph_execs.remove(handle);
       return;
     }
+    case wire::Kind::USER_OBJECT:
+      tables().user_objects.remove(handle);
+      return;
     case wire::Kind::MEM_POOL:
       tables().mem_pools.remove(handle);
       return;

@@ -63,6 +63,9 @@ struct Stream {
   // mark_stream().
   std::atomic<bool> dirty{false};
   std::atomic<Capture*> capture{nullptr};  // release by begin and end, acquire by enqueues
+  // What cuStreamGetCaptureInfo has given out.
+  std::vector<CUgraphNode> dependencies;
+  std::vector<CUgraphEdgeData> dependency_data;
 
   bool is_legacy() const { return context->legacy == this; }
 };
@@ -123,6 +126,9 @@ struct Graph {
   std::map<wire::Handle, KernelParams> kernel_params;  // by node
 };
 
+// The one that holds what `graph` and all around it keep alive.
+Graph& outermost(Graph& graph);
+
 struct GraphExec {
   wire::Handle handle = 0;
   Context* context = nullptr;
@@ -138,6 +144,10 @@ struct GraphExec {
 struct MemPool {
   wire::Handle handle = 0;
   int device = 0;
+};
+
+struct UserObject {
+  wire::Handle handle = 0;
 };
 
 struct Link {  // CUlinkState
@@ -159,6 +169,7 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, Graph>) return GRAPH;
   if constexpr (std::is_same_v<T, GraphExec>) return GRAPH_EXEC;
   if constexpr (std::is_same_v<T, MemPool>) return MEM_POOL;
+  if constexpr (std::is_same_v<T, UserObject>) return USER_OBJECT;
   if constexpr (std::is_same_v<T, Link>) return LINK;
 }
 
@@ -246,6 +257,7 @@ struct Tables {
   Table<Graph> graphs;
   Table<GraphExec> graph_execs;
   Table<MemPool> mem_pools;
+  Table<UserObject> user_objects;
   Table<Link> links;
 };
 Tables& tables();  // never destroyed: exit handlers of other libraries still call us
@@ -271,6 +283,7 @@ inline Function* find(CUfunction h) { return tables().functions.find(to_wire(h))
 inline Function* find(CUkernel h) { return tables().functions.find(to_wire(h)); }
 inline Graph* find(CUgraph h) { return tables().graphs.find(to_wire(h)); }
 inline GraphExec* find(CUgraphExec h) { return tables().graph_execs.find(to_wire(h)); }
+inline UserObject* find(CUuserObject h) { return tables().user_objects.find(to_wire(h)); }
 inline MemPool* find(CUmemoryPool h) { return tables().mem_pools.find(to_wire(h)); }
 
 template <typename CudaHandle>

@@ -145,6 +145,9 @@ class Session {
   [[nodiscard]] bool find_graph_function(uint64_t id, CUDA_HOST_NODE_PARAMS* found);
   // A launch that runs each of these once.
   void expect_callbacks(const std::vector<GraphExec::HostNode>& nodes);
+  // Of a user object: once, when the worker asks for it, which may be never.
+  uint64_t add_destructor(HostFunction function);
+  void drop_destructor(uint64_t id);  // the worker never will
   static bool in_callback();
 
   CUresult ended_error() const { return ended_.load(std::memory_order_relaxed); }
@@ -160,6 +163,7 @@ class Session {
     HostFunction function;  // of a stream; of a graph:
     CUDA_HOST_NODE_PARAMS graph_function{};
     uint64_t n_keepers = 0, n_expected = 0;
+    bool is_destructor = false;
     bool is_over() const { return n_keepers == 0 && n_expected == 0; }
   };
   uint64_t add_entry(HostEntry entry);  // holding callback_mutex_
@@ -260,6 +264,7 @@ class Session {
   void check_worker();
   void end(CUresult error, const char* reason);
   void run_callbacks();
+  void await_callbacks(std::unique_lock<std::mutex>& lock);
 
   static void fork_child();
 
@@ -317,6 +322,7 @@ class Session {
   std::deque<wire::Callback> callbacks_;
   uint64_t next_host_function_ = 1;
   uint64_t expected_callbacks_ = 0;
+  uint64_t n_destructors_ = 0;
   bool callback_thread_runs_ = false;
 
  public:

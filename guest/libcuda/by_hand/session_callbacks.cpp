@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host functions: the worker's driver asks, a thread of ours runs them.
+#include <chrono>
 #include <thread>
 
 #include "session.h"
@@ -75,14 +76,46 @@ void Session::expect_callbacks(const std::vector<GraphExec::HostNode>& nodes) {
   callback_wanted_.notify_all();
 }
 
+uint64_t Session::add_destructor(HostFunction function) {
+  const std::lock_guard lock(callback_mutex_);
+  HostEntry entry{std::move(function)};
+  entry.n_expected = 1;
+  entry.is_destructor = true;
+  ++n_destructors_;
+  const uint64_t id = add_entry(std::move(entry));
+  callback_wanted_.notify_all();
+  return id;
+}
+
+void Session::drop_destructor(uint64_t id) {
+  const std::lock_guard lock(callback_mutex_);
+  n_destructors_ -= host_functions_.erase(id);
+}
+
+// Sleeps until a function is asked for or expected soon. A destructor's time is nobody's to know:
+// for that the ring is looked at now and then.
+void Session::await_callbacks(std::unique_lock<std::mutex>& lock) {
+  const auto is_due = [this] {
+    return expected_callbacks_ > 0 || !callbacks_.empty() || ended_error() != CUDA_SUCCESS;
+  };
+  while (!is_due()) {
+    if (n_destructors_ == 0) {
+      callback_wanted_.wait(lock, [&] { return is_due() || n_destructors_ > 0; });
+    } else if (!callback_wanted_.wait_for(lock, std::chrono::milliseconds(10), is_due)) {
+      lock.unlock();
+      look_around();
+      lock.lock();
+    }
+  }
+}
+
 // One at a time, as the driver does. While one is expected this thread looks at the event ring
 // itself: no other may be there.
 void Session::run_callbacks() {
   this_thread_runs_a_callback = true;
   std::unique_lock lock(callback_mutex_);
   while (ended_error() == CUDA_SUCCESS) {
-    callback_wanted_.wait(
-        lock, [this] { return expected_callbacks_ > 0 || !callbacks_.empty() || ended_error(); });
+    await_callbacks(lock);
     SpinThenSleep wait;
     while (callbacks_.empty() && ended_error() == CUDA_SUCCESS) {
       lock.unlock();
@@ -93,8 +126,10 @@ void Session::run_callbacks() {
     if (callbacks_.empty()) return;
     const wire::Callback callback = callbacks_.front();
     callbacks_.pop_front();
-    if (expected_callbacks_ > 0) --expected_callbacks_;
     const auto found = host_functions_.find(callback.function);
+    const bool is_destructor = found != host_functions_.end() && found->second.is_destructor;
+    uint64_t& n_left = is_destructor ? n_destructors_ : expected_callbacks_;
+    if (n_left > 0) --n_left;
     HostEntry entry;
     if (found != host_functions_.end()) {
       if (found->second.n_expected > 0) --found->second.n_expected;

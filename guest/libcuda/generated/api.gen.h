@@ -427,5 +427,12 @@ CUresult graph_kernel_node_get_attribute(CUgraphNode hNode, CUkernelNodeAttrID a
                                          CUkernelNodeAttrValue* value_out);
 CUresult graph_kernel_node_set_attribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                          const CUkernelNodeAttrValue* value);
+CUresult user_object_create(CUuserObject* object_out, void* ptr, CUhostFn destroy,
+                            unsigned int initialRefcount, unsigned int flags);
+CUresult user_object_retain(CUuserObject object, unsigned int count);
+CUresult user_object_release(CUuserObject object, unsigned int count);
+CUresult graph_retain_user_object(CUgraph graph, CUuserObject object, unsigned int count,
+                                  unsigned int flags);
+CUresult graph_release_user_object(CUgraph graph, CUuserObject object, unsigned int count);
 
 }  // namespace kvgpu::guest

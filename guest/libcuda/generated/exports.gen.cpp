@@ -1056,6 +1056,24 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkerne
                                                       const CUkernelNodeAttrValue* value) {
   return guest::graph_kernel_node_set_attribute(hNode, attr, value);
 }
+EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy,
+                                           unsigned int initialRefcount, unsigned int flags) {
+  return guest::user_object_create(object_out, ptr, destroy, initialRefcount, flags);
+}
+EXPORT CUresult CUDAAPI cuUserObjectRetain(CUuserObject object, unsigned int count) {
+  return guest::user_object_retain(object, count);
+}
+EXPORT CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int count) {
+  return guest::user_object_release(object, count);
+}
+EXPORT CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object,
+                                                unsigned int count, unsigned int flags) {
+  return guest::graph_retain_user_object(graph, object, count, flags);
+}
+EXPORT CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject object,
+                                                 unsigned int count) {
+  return guest::graph_release_user_object(graph, object, count);
+}
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
   return guest::event_record_with_flags(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD, flags);

@@ -270,4 +270,44 @@ CUresult graph_kernel_node_copy_attributes(CUgraphNode dst, CUgraphNode src) {
   return call.sync(wire::Op::cuGraphKernelNodeCopyAttributes, in);
 }
 
+CUresult user_object_retain(CUuserObject object, unsigned int count) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::USER_OBJECT, object)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuUserObjectRetain_in in{call.context(), to_wire(object),
+                                       static_cast<uint64_t>(count)};
+  return call.sync(wire::Op::cuUserObjectRetain, in);
+}
+
+CUresult user_object_release(CUuserObject object, unsigned int count) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::USER_OBJECT, object)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuUserObjectRelease_in in{call.context(), to_wire(object),
+                                        static_cast<uint64_t>(count)};
+  return call.sync(wire::Op::cuUserObjectRelease, in);
+}
+
+CUresult graph_retain_user_object(CUgraph graph, CUuserObject object, unsigned int count,
+                                  unsigned int flags) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH, graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::USER_OBJECT, object)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphRetainUserObject_in in{call.context(), to_wire(graph), to_wire(object),
+                                            static_cast<uint64_t>(count),
+                                            static_cast<uint64_t>(flags)};
+  return call.sync(wire::Op::cuGraphRetainUserObject, in);
+}
+
+CUresult graph_release_user_object(CUgraph graph, CUuserObject object, unsigned int count) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (!is_live(wire::Kind::GRAPH, graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::USER_OBJECT, object)) return CUDA_ERROR_INVALID_VALUE;
+  const wire::cuGraphReleaseUserObject_in in{call.context(), to_wire(graph), to_wire(object),
+                                             static_cast<uint64_t>(count)};
+  return call.sync(wire::Op::cuGraphReleaseUserObject, in);
+}
+
 }  // namespace kvgpu::guest

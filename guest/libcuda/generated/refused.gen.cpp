@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[317] = {
+const RefusedName REFUSED_NAMES[312] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -46,7 +46,7 @@ const RefusedName REFUSED_NAMES[317] = {
     {"cuDeviceGetDevResource", "green contexts and device resources are not served yet"},
     {"cuDeviceGetExecAffinitySupport", "green contexts and device resources are not served yet"},
     {"cuDeviceGetGraphMemAttribute",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuDeviceGetHostAtomicCapabilities", "this query of a device is not served yet"},
     {"cuDeviceGetLuid",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
@@ -57,10 +57,10 @@ const RefusedName REFUSED_NAMES[317] = {
     {"cuDeviceGetProperties", "this query of a device is not served yet"},
     {"cuDeviceGetTexture1DLinearMaxWidth", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuDeviceGraphMemTrim",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
     {"cuDeviceSetGraphMemAttribute",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuDeviceTotalMem", "variant of an older CUDA release, not served yet"},
     {"cuDeviceUnregisterAsyncNotification",
      "notifications of the device are not passed on to a VM"},
@@ -98,25 +98,25 @@ const RefusedName REFUSED_NAMES[317] = {
     {"cuGLUnmapBufferObjectAsync", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLUnregisterBufferObject", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphAddBatchMemOpNode",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphAddExternalSemaphoresSignalNode",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphAddExternalSemaphoresWaitNode",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphAddMemAllocNode",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphAddMemFreeNode",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphBatchMemOpNodeGetParams",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphBatchMemOpNodeSetParams",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphConditionalHandleCreate",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphDebugDotPrint",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphExecBatchMemOpNodeSetParams",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphExecExternalSemaphoresSignalNodeSetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphExecExternalSemaphoresWaitNodeSetParams",
@@ -130,13 +130,9 @@ const RefusedName REFUSED_NAMES[317] = {
     {"cuGraphExternalSemaphoresWaitNodeSetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphMemAllocNodeGetParams",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphMemFreeNodeGetParams",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
-    {"cuGraphReleaseUserObject",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
-    {"cuGraphRetainUserObject",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
+     "this part of graphs (memory nodes, conditional nodes) is not served yet"},
     {"cuGraphicsEGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsGLRegisterBuffer", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
@@ -368,12 +364,6 @@ const RefusedName REFUSED_NAMES[317] = {
     {"cuTexRefSetMipmapLevelBias", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuTexRefSetMipmapLevelClamp", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuTexRefSetMipmappedArray", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuUserObjectCreate",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
-    {"cuUserObjectRelease",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
-    {"cuUserObjectRetain",
-     "this part of graphs (memory nodes, conditional nodes, user objects) is not served yet"},
     {"cuVDPAUCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUGetDevice", "graphics interop: a VM has no display of the GPU's"},
@@ -383,8 +373,8 @@ const RefusedName REFUSED_NAMES[317] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 317;
-std::atomic<uint64_t> refused_calls[317];
+const int N_REFUSED_NAMES = 312;
+std::atomic<uint64_t> refused_calls[312];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -485,222 +475,217 @@ EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::r
 EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(95); }
 EXPORT int cuGraphMemAllocNodeGetParams() { return kvgpu::guest::refuse(96); }
 EXPORT int cuGraphMemFreeNodeGetParams() { return kvgpu::guest::refuse(97); }
-EXPORT int cuGraphReleaseUserObject() { return kvgpu::guest::refuse(98); }
-EXPORT int cuGraphRetainUserObject() { return kvgpu::guest::refuse(99); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(100); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(101); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(102); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(103); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(104); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(105); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(106); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(107); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(108); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(109); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(110); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(111); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(112); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(113); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(114); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(115); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(116); }
-EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(117); }
-EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(118); }
-EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(119); }
-EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(120); }
-EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(121); }
-EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(122); }
-EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(123); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(124); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(125); }
-EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(126); }
-EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(127); }
-EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(128); }
-EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(129); }
-EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(130); }
-EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(131); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(132); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(133); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(134); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(135); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(136); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(137); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(138); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(139); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(140); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(141); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(142); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(143); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(144); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(145); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(146); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(147); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(148); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(149); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(150); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(151); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(152); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(153); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(154); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(155); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(156); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(157); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(158); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(159); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(160); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(161); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(162); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(163); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(164); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(165); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(166); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(167); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(168); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(188); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(192); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(195); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(196); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(197); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(198); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(199); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(200); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(201); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(202); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(203); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(204); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(205); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(206); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(207); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(208); }
-EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(209); }
-EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(210); }
-EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(211); }
-EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(212); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(213); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(214); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(215); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(216); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(217); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(218); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(219); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(220); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(221); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(222); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(223); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(224); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(225); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(226); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(227); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(228); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(229); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(230); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(231); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(232); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(233); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(234); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(235); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(236); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(237); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(238); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(239); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(240); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(241); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(242); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(243); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(244); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(245); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(246); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(247); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(248); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(249); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(250); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(251); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(252); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(253); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(254); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(255); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(256); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(257); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(258); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(259); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(260); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(261); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(262); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(263); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(264); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(265); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(266); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(267); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(268); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(269); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(270); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(271); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(272); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(273); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(274); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(275); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(276); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(277); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(278); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(279); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(280); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(281); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(282); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(283); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(284); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(285); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(286); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(287); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(288); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(289); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(290); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(291); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(292); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(293); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(294); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(295); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(296); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(297); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(298); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(299); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(300); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(301); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(302); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(303); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(304); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(305); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(306); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(307); }
-EXPORT int cuUserObjectCreate() { return kvgpu::guest::refuse(308); }
-EXPORT int cuUserObjectRelease() { return kvgpu::guest::refuse(309); }
-EXPORT int cuUserObjectRetain() { return kvgpu::guest::refuse(310); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(311); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(312); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(313); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(314); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(315); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(316); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(98); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(99); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(100); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(101); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(102); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(103); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(104); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(105); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(106); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(107); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(108); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(109); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(110); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(111); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(112); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(113); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(114); }
+EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(115); }
+EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(116); }
+EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(117); }
+EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(118); }
+EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(119); }
+EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(120); }
+EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(121); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(122); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(123); }
+EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(124); }
+EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(125); }
+EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(126); }
+EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(127); }
+EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(128); }
+EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(129); }
+EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(130); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(131); }
+EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(132); }
+EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(133); }
+EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(134); }
+EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(135); }
+EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(136); }
+EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(137); }
+EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(138); }
+EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(139); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(140); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(141); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(142); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(143); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(144); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(145); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(146); }
+EXPORT int cuMemCreate() { return kvgpu::guest::refuse(147); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(148); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(149); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(151); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(152); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(153); }
+EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(154); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(155); }
+EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(156); }
+EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(157); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(158); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(159); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(160); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(161); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(162); }
+EXPORT int cuMemMap() { return kvgpu::guest::refuse(163); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(164); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(165); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(166); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(167); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(168); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(169); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemRelease() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(181); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(188); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(189); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(190); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(191); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(192); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(193); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(194); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(195); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(196); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(197); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(198); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(199); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(200); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(201); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(202); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(203); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(204); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(205); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(206); }
+EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(207); }
+EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(208); }
+EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(209); }
+EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(210); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(211); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(212); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(213); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(214); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(215); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(217); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(218); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(219); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(220); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(221); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(222); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(223); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(224); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(225); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(226); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(227); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(228); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(229); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(230); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(231); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(232); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(233); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(234); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(235); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(236); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(237); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(238); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(239); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(240); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(241); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(242); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(243); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(244); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(245); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(246); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(247); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(248); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(249); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(250); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(251); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(252); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(253); }
+EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(254); }
+EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(255); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(256); }
+EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(257); }
+EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(258); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(259); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(260); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(261); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(262); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(263); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(264); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(265); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(266); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(267); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(268); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(269); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(270); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(271); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(272); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(273); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(274); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(275); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(276); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(277); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(278); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(279); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(280); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(281); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(282); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(283); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(284); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(285); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(286); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(287); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(288); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(289); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(290); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(291); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(292); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(293); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(294); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(295); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(296); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(297); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(298); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(299); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(300); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(301); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(302); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(303); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(304); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(305); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(306); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(307); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(308); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(309); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(310); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(311); }

@@ -118,6 +118,7 @@ CUresult event_record(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_elapsed_time_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter& reply);
+CUresult stream_get_capture_info_v3(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_launch(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_get_nodes(Session& session, const Task& task, ReplyWriter& reply);
@@ -142,5 +143,10 @@ CUresult graph_node_set_enabled(Session& session, const Task& task, ReplyWriter&
 CUresult graph_kernel_node_copy_attributes(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_kernel_node_get_attribute(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_kernel_node_set_attribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult user_object_create(Session& session, const Task& task, ReplyWriter& reply);
+CUresult user_object_retain(Session& session, const Task& task, ReplyWriter& reply);
+CUresult user_object_release(Session& session, const Task& task, ReplyWriter& reply);
+CUresult graph_retain_user_object(Session& session, const Task& task, ReplyWriter& reply);
+CUresult graph_release_user_object(Session& session, const Task& task, ReplyWriter& reply);
 
 }  // namespace kvgpu::worker

@@ -219,6 +219,8 @@ constexpr Row ROWS[] = {
      {"cuStreamBeginCapture_v2", Route::EXECUTE, false, &stream_begin_capture_v2, {}}},
     {wire::Op::cuStreamEndCapture,
      {"cuStreamEndCapture", Route::EXECUTE, true, &stream_end_capture, {}}},
+    {wire::Op::cuStreamGetCaptureInfo_v3,
+     {"cuStreamGetCaptureInfo_v3", Route::EXECUTE, false, &stream_get_capture_info_v3, {}}},
     {wire::Op::cuGraphInstantiateWithFlags,
      {"cuGraphInstantiateWithFlags", Route::BLOCK, false, &graph_instantiate_with_flags, {}}},
     {wire::Op::cuGraphLaunch,
@@ -279,6 +281,16 @@ constexpr Row ROWS[] = {
       false,
       &graph_kernel_node_set_attribute,
       {}}},
+    {wire::Op::cuUserObjectCreate,
+     {"cuUserObjectCreate", Route::EXECUTE, false, &user_object_create, {}}},
+    {wire::Op::cuUserObjectRetain,
+     {"cuUserObjectRetain", Route::EXECUTE, false, &user_object_retain, {}}},
+    {wire::Op::cuUserObjectRelease,
+     {"cuUserObjectRelease", Route::EXECUTE, true, &user_object_release, {}}},
+    {wire::Op::cuGraphRetainUserObject,
+     {"cuGraphRetainUserObject", Route::EXECUTE, false, &graph_retain_user_object, {}}},
+    {wire::Op::cuGraphReleaseUserObject,
+     {"cuGraphReleaseUserObject", Route::EXECUTE, true, &graph_release_user_object, {}}},
 };
 
 constexpr const char* ENTRY_POINTS[] = {

@@ -320,4 +320,60 @@ CUresult graph_kernel_node_copy_attributes(Session& session, const Task& task, R
   return result;
 }
 
+CUresult user_object_retain(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuUserObjectRetain_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUuserObject object;
+  if (!session.handles.get(in.object, &object)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuUserObjectRetain == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      session.driver->cuUserObjectRetain(object, static_cast<unsigned int>(in.count));
+  (void)reply;
+  return result;
+}
+
+CUresult user_object_release(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuUserObjectRelease_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUuserObject object;
+  if (!session.handles.get(in.object, &object)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuUserObjectRelease == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      session.driver->cuUserObjectRelease(object, static_cast<unsigned int>(in.count));
+  (void)reply;
+  return result;
+}
+
+CUresult graph_retain_user_object(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphRetainUserObject_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraph graph;
+  if (!session.handles.get(in.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
+  CUuserObject object;
+  if (!session.handles.get(in.object, &object)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuGraphRetainUserObject == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuGraphRetainUserObject(
+      graph, object, static_cast<unsigned int>(in.count), static_cast<unsigned int>(in.flags));
+  (void)reply;
+  return result;
+}
+
+CUresult graph_release_user_object(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuGraphReleaseUserObject_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  CUgraph graph;
+  if (!session.handles.get(in.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
+  CUuserObject object;
+  if (!session.handles.get(in.object, &object)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.driver->cuGraphReleaseUserObject == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      session.driver->cuGraphReleaseUserObject(graph, object, static_cast<unsigned int>(in.count));
+  (void)reply;
+  return result;
+}
+
 }  // namespace kvgpu::worker

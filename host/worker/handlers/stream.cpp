@@ -149,6 +149,8 @@ CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(*stream->context)) return bad;
   CUgraph graph = nullptr;
   const CUresult result = session.driver->cuStreamEndCapture(stream->raw, &graph);
+  if (result == CUDA_SUCCESS && session.handles.handle_of(graph) == body.graph) return result;
+  session.handles.remove(body.graph);  // named while it was captured, and gone
   if (result == CUDA_SUCCESS && !session.handles.add(body.graph, graph, 0)) session.violation(task);
   return result;
 }

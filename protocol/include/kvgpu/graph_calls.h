@@ -67,6 +67,28 @@ struct GraphEdges {  // cuGraphAddDependencies, cuGraphRemoveDependencies; n x G
   uint64_t n;
 };
 
+// cuStreamGetCaptureInfo. The reply is CaptureState and, while the capture is active, n x
+// GraphEdge: the nodes (`from`) that the stream's next one depends on.
+struct CaptureInfo {
+  Handle stream;
+  Handle graph;  // what the capture makes is called so from now on, if it has no name
+  uint64_t first;
+};
+struct CaptureState {
+  uint32_t status;  // CUstreamCaptureStatus
+  uint32_t reserved;
+  uint64_t n_all;
+  uint64_t n;
+};
+
+struct UserObjectCreate {
+  Handle context;
+  Handle object;
+  uint64_t function;  // the guest's id; a CALLBACK, which nobody waits for, asks for its only run
+  uint32_t n_references;
+  uint32_t flags;
+};
+
 // GRAPH_FUNCTIONS: which host functions a graph runs, child graphs included; as often as it does.
 // The reply is GraphListed and n x GraphFunction.
 struct GraphFunctions {

@@ -143,6 +143,12 @@ enum class Op : uint16_t {
   cuGraphKernelNodeCopyAttributes = 336,
   cuGraphKernelNodeGetAttribute = 337,
   cuGraphKernelNodeSetAttribute = 338,
+  cuStreamGetCaptureInfo_v3 = 339,
+  cuUserObjectCreate = 340,
+  cuUserObjectRetain = 341,
+  cuUserObjectRelease = 342,
+  cuGraphRetainUserObject = 343,
+  cuGraphReleaseUserObject = 344,
 };
 
 // The minor version of the protocol that brought the record.
@@ -223,6 +229,12 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuGraphKernelNodeCopyAttributes:
     case Op::cuGraphKernelNodeGetAttribute:
     case Op::cuGraphKernelNodeSetAttribute:
+    case Op::cuStreamGetCaptureInfo_v3:
+    case Op::cuUserObjectCreate:
+    case Op::cuUserObjectRetain:
+    case Op::cuUserObjectRelease:
+    case Op::cuGraphRetainUserObject:
+    case Op::cuGraphReleaseUserObject:
       return 2;
     default:
       return 1;

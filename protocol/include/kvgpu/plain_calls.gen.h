@@ -170,4 +170,31 @@ struct cuGraphKernelNodeCopyAttributes_in {
   uint64_t src;
 };
 
+struct cuUserObjectRetain_in {
+  Handle context;
+  uint64_t object;
+  uint64_t count;
+};
+
+struct cuUserObjectRelease_in {
+  Handle context;
+  uint64_t object;
+  uint64_t count;
+};
+
+struct cuGraphRetainUserObject_in {
+  Handle context;
+  uint64_t graph;
+  uint64_t object;
+  uint64_t count;
+  uint64_t flags;
+};
+
+struct cuGraphReleaseUserObject_in {
+  Handle context;
+  uint64_t graph;
+  uint64_t object;
+  uint64_t count;
+};
+
 }  // namespace kvgpu::wire

@@ -49,6 +49,7 @@ enum class Kind : uint8_t {
   LINK = 11,  // CUlinkState
   MEM_POOL = 12,
   GRAPH_NODE = 13,  // chosen by the worker
+  USER_OBJECT = 14,
 };
 
 using Handle = uint64_t;
