@@ -216,6 +216,7 @@ BY_NAME: dict[str, Callable[[Scene], Any]] = {
 }
 MEM_OP = struct.Struct("<I4xQQ24x")  # operation, address, value
 WRITE_VALUE_32 = 2
+COPY_IN_ORDER = struct.pack("<I20x", 1)  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 SYNCHRONIZATION_POLICY = 3
 # By function and parameter.
 SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
@@ -248,6 +249,18 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuPointerSetAttribute", "attribute"): lambda _: 6,  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
     ("cuPointerSetAttribute", "value"): lambda _: struct.pack("<I", 1),
     ("cuStreamSetAttribute", "value"): lambda _: struct.pack("<I64x", 1),
+    **{
+        (f"cuMemcpyBatchAsync{form}", name): value
+        for form in ("", "_v2")
+        for name, value in (
+            ("dsts", lambda s: struct.pack("<Q", s.device_memory.value)),
+            ("srcs", lambda s: struct.pack("<Q", s.other_memory.value)),
+            ("sizes", lambda _: struct.pack("<Q", 64)),
+            ("count", lambda _: ctypes.c_size_t(1)),
+            ("attrs", lambda _: COPY_IN_ORDER),
+            ("numAttrs", lambda _: ctypes.c_size_t(1)),
+        )
+    },
     ("cuMemcpy", "src"): lambda s: s.other_memory,
     ("cuMemcpyAsync", "src"): lambda s: s.other_memory,
     ("cuMemFreeHost", "p"): lambda s: s.pinned,

@@ -118,6 +118,12 @@ CUresult memcpy_dtoh_async_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteC
 CUresult memcpy_dtod_async_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
                               CUstream hStream);
 CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
+CUresult memcpy_batch_async(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                            CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs,
+                            size_t* failIdx, CUstream hStream);
+CUresult memcpy_batch_async_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                               CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs,
+                               CUstream hStream);
 CUresult memset_d8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream default_stream);
 CUresult memset_d16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream default_stream);
 CUresult memset_d32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream default_stream);

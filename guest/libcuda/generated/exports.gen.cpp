@@ -293,6 +293,20 @@ EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t B
                                       CUstream hStream) {
   return guest::memcpy_async(dst, src, ByteCount, hStream);
 }
+EXPORT CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                           size_t count, CUmemcpyAttributes* attrs,
+                                           size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
+                                           CUstream hStream) {
+  return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
+                                   hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                              size_t count, CUmemcpyAttributes* attrs,
+                                              size_t* attrsIdxs, size_t numAttrs,
+                                              CUstream hStream) {
+  return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                      hStream);
+}
 EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
   return guest::memset_d8_v2(dstDevice, uc, N, CU_STREAM_LEGACY);
 }
@@ -1151,6 +1165,20 @@ EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
 EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                            CUstream hStream) {
   return guest::memcpy_async(dst, src, ByteCount, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                                size_t count, CUmemcpyAttributes* attrs,
+                                                size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
+                                                CUstream hStream) {
+  return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
+                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs,
+                                                   size_t* sizes, size_t count,
+                                                   CUmemcpyAttributes* attrs, size_t* attrsIdxs,
+                                                   size_t numAttrs, CUstream hStream) {
+  return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                      hStream ? hStream : CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                   size_t ByteCount, CUstream hStream) {

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[312] = {
+const RefusedName REFUSED_NAMES[308] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -258,10 +258,6 @@ const RefusedName REFUSED_NAMES[312] = {
     {"cuMemcpyAtoHAsync_v2_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyAtoH_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyAtoH_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuMemcpyBatchAsync", "this form of copy or memset is not served yet"},
-    {"cuMemcpyBatchAsync_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemcpyBatchAsync_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpyBatchAsync_v2_ptsz", "this form of copy or memset is not served yet"},
     {"cuMemcpyDtoA", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyDtoA_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemcpyDtoA_v2_ptds", "textures, surfaces and CUDA arrays are not served yet"},
@@ -373,8 +369,8 @@ const RefusedName REFUSED_NAMES[312] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 312;
-std::atomic<uint64_t> refused_calls[312];
+const int N_REFUSED_NAMES = 308;
+std::atomic<uint64_t> refused_calls[308];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -584,108 +580,104 @@ EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(203); }
 EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(204); }
 EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(205); }
 EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(206); }
-EXPORT int cuMemcpyBatchAsync() { return kvgpu::guest::refuse(207); }
-EXPORT int cuMemcpyBatchAsync_ptsz() { return kvgpu::guest::refuse(208); }
-EXPORT int cuMemcpyBatchAsync_v2() { return kvgpu::guest::refuse(209); }
-EXPORT int cuMemcpyBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(210); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(211); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(212); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(213); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(214); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(215); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(216); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(217); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(218); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(219); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(220); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(221); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(222); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(223); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(224); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(225); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(226); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(227); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(228); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(229); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(230); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(231); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(232); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(233); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(234); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(235); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(236); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(237); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(238); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(239); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(240); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(241); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(242); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(243); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(244); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(245); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(246); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(247); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(248); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(249); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(250); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(251); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(252); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(253); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(254); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(255); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(256); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(257); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(258); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(259); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(260); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(261); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(262); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(263); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(264); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(265); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(266); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(267); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(268); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(269); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(270); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(271); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(272); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(273); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(274); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(275); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(276); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(277); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(278); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(279); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(280); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(281); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(282); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(283); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(284); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(285); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(286); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(287); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(288); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(289); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(290); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(291); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(292); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(293); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(294); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(295); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(296); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(297); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(298); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(299); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(300); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(301); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(302); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(303); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(304); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(305); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(306); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(307); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(308); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(309); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(310); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(311); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(207); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(208); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(209); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(210); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(211); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(212); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(213); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(214); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(215); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(217); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(218); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(219); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(220); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(221); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(222); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(223); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(224); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(225); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(226); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(227); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(228); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(229); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(230); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(231); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(232); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(233); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(234); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(235); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(236); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(237); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(238); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(239); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(240); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(241); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(242); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(243); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(244); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(245); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(246); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(247); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(248); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(249); }
+EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(250); }
+EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(251); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(252); }
+EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(253); }
+EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(254); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(255); }
+EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(256); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(257); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(258); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(259); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(260); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(261); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(262); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(263); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(264); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(265); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(266); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(267); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(268); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(269); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(270); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(271); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(272); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(273); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(274); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(275); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(276); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(277); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(278); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(279); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(280); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(281); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(282); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(283); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(284); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(285); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(286); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(287); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(288); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(289); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(290); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(291); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(292); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(293); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(294); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(295); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(296); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(297); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(298); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(299); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(300); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(301); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(302); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(303); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(304); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(305); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(306); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(307); }
