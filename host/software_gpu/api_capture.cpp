@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream capture.
+#include <cstring>
+
 #include "api.h"
 
 namespace software_gpu {
@@ -55,6 +57,11 @@ bool leave_capture(Context& context, const std::shared_ptr<Capture>& capture,
   return all_joined;
 }
 
+/// Of a capture that has failed.
+void drop_graph(const Capture& capture) {
+  if (capture.is_new_graph) Driver::instance().graphs.take(capture.graph.get());
+}
+
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                       CUgraph* graph, const CUgraphNode** dependencies, size_t* n_dependencies) {
   Context* context;
@@ -76,9 +83,9 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-SOFTWARE_GPU_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+/// Into `graph`; null: into a new one.
+CUresult begin(CUstream handle, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
+               std::vector<GraphNode*> front) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
@@ -88,16 +95,68 @@ SOFTWARE_GPU_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mo
   std::lock_guard lock(context->order_mutex);
   if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
   auto capture = std::make_shared<Capture>();
-  capture->graph = std::make_shared<Graph>();
+  capture->is_new_graph = !graph;
+  capture->graph = graph ? std::move(graph) : std::make_shared<Graph>();
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->origin = stream.get();
   capture->id = next_capture_id.fetch_add(1);
   capture->graph->is_captured = true;
-  Driver::instance().graphs.add(capture->graph);
+  if (capture->is_new_graph) Driver::instance().graphs.add(capture->graph);
   stream->capture = capture;
-  stream->capture_front.clear();
+  stream->capture_front = std::move(front);
   context->captures.push_back(std::move(capture));
+  return CUDA_SUCCESS;
+}
+
+/// Nodes of the graph that come by plain edges.
+bool find_nodes(const Graph& graph, const CUgraphNode* handles, const CUgraphEdgeData* data,
+                size_t n, std::vector<GraphNode*>* nodes) {
+  constexpr CUgraphEdgeData PLAIN{};
+  for (size_t i = 0; i < n; ++i) {
+    auto* const node = reinterpret_cast<GraphNode*>(handles ? handles[i] : nullptr);
+    if (!node || node->graph != &graph) return false;
+    if (data && memcmp(&data[i], &PLAIN, sizeof PLAIN) != 0) return false;
+    nodes->push_back(node);
+  }
+  return true;
+}
+
+}  // namespace
+
+SOFTWARE_GPU_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+  RETURN_IF_FAILED(enter_without_context());
+  return begin(handle, mode, nullptr, {});
+}
+
+SOFTWARE_GPU_API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle,
+                                             const CUgraphNode* dependencies,
+                                             const CUgraphEdgeData* data, size_t n,
+                                             CUstreamCaptureMode mode) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto graph = Driver::instance().graphs.find(graph_handle);
+  std::vector<GraphNode*> front;
+  if (!graph || graph->is_captured || !find_nodes(*graph, dependencies, data, n, &front))
+    return CUDA_ERROR_INVALID_VALUE;
+  return begin(handle, mode, graph, std::move(front));
+}
+
+SOFTWARE_GPU_API cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* dependencies,
+                                                      const CUgraphEdgeData* data, size_t n,
+                                                      unsigned flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  std::lock_guard lock(context->order_mutex);
+  if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  std::vector<GraphNode*> front;
+  if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES ||
+      !find_nodes(*stream->capture->graph, dependencies, data, n, &front))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->capture_front.clear();
+  add_unique(&stream->capture_front, front);
   return CUDA_SUCCESS;
 }
 
@@ -116,7 +175,7 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     // As on an H200 (driver 580): the attempt ends the capture, and its graph is lost.
     capture->invalid = true;
     leave_capture(*context, capture, *stream);
-    Driver::instance().graphs.take(capture->graph.get());
+    drop_graph(*capture);
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   if (capture->origin != stream.get()) {
@@ -129,7 +188,7 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
                                            : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   if (result != CUDA_SUCCESS) {
     capture->invalid = true;
-    Driver::instance().graphs.take(capture->graph.get());
+    drop_graph(*capture);
     return result;
   }
   *graph = reinterpret_cast<CUgraph>(capture->graph.get());

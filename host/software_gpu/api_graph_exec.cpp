@@ -18,7 +18,7 @@ bool is_acyclic(const Graph& graph) {
 CUresult instantiate(CUgraphExec* out, CUgraph handle) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(handle);
-  if (!out || !graph || !is_acyclic(*graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !graph || graph->is_captured || !is_acyclic(*graph)) return CUDA_ERROR_INVALID_VALUE;
   auto exec = std::make_shared<GraphExec>();
   exec->graph = graph->clone();
   *out = reinterpret_cast<CUgraphExec>(exec.get());

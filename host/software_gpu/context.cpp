@@ -111,7 +111,7 @@ void Context::reset() {
   std::lock_guard lock(order_mutex);
   for (const auto& capture : captures) {
     capture->invalid = true;
-    Driver::instance().graphs.take(capture->graph.get());
+    if (capture->is_new_graph) Driver::instance().graphs.take(capture->graph.get());
   }
   captures.clear();
   limits.clear();

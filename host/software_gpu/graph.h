@@ -73,6 +73,7 @@ struct Capture {
   const Stream* origin;
   uint64_t id;
   bool invalid = false;
+  bool is_new_graph = true;  // otherwise the program's
 };
 
 /// True when all of `nodes` are in `front` or before it.

@@ -47,6 +47,7 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   bool is_blocking = false;         // it and the legacy stream wait for each other
+  bool captures_to_graph = false;   // of the guest; written by begin and end
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
   StreamWindow window;              // executor only
 

@@ -191,7 +191,12 @@ Session graphs() {
         wire::cuGraphRetainUserObject_in{CONTEXT, GRAPH, object, 1, 1});
   s.say(Op::cuStreamBeginCapture_v2, wire::StreamRef{STREAM});
   s.say(Op::cuStreamGetCaptureInfo_v3, wire::CaptureInfo{STREAM, captured, 0});
+  const wire::GraphEdge edge{node, 0, {}};
+  s.say(Op::cuStreamUpdateCaptureDependencies_v2, wire::CaptureDependencies{STREAM, 1, 1},
+        bytes_of(edge));
   s.say(Op::cuStreamEndCapture, wire::EndCapture{STREAM, captured});
+  s.say(Op::cuStreamBeginCaptureToGraph, wire::CaptureToGraph{STREAM, GRAPH, 1, 0}, bytes_of(edge));
+  s.say(Op::cuStreamEndCapture, wire::EndCapture{STREAM, GRAPH});
   s.say(Op::cuGraphDestroyNode, wire::cuGraphDestroyNode_in{CONTEXT, node});
   s.say(Op::cuGraphExecDestroy, wire::cuGraphExecDestroy_in{CONTEXT, EXEC});
   s.say(Op::cuGraphDestroy, wire::cuGraphDestroy_in{CONTEXT, GRAPH});

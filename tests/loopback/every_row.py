@@ -294,6 +294,11 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuFuncSetAttribute", "attrib"): lambda _: 8,
     ("cuKernelSetAttribute", "attrib"): lambda _: 8,
 }
+BEGIN_CAPTURE = ("cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph")
+IN_CAPTURE = (
+    *("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"),
+    *("cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2"),
+)
 # What has to have happened before; its records do not count, but for COUNTED.
 BEFORE: dict[str, Callable[[Scene], None]] = {
     **dict.fromkeys(
@@ -306,10 +311,7 @@ BEFORE: dict[str, Callable[[Scene], None]] = {
     **dict.fromkeys(("cuLaunchGrid", "cuLaunchGridAsync"), Scene.set_block_shape),
     "cuMemHostUnregister": Scene.register,
     "cuDevicePrimaryCtxRetain": Scene.forget_context,
-    **dict.fromkeys(
-        ("cuStreamEndCapture", "cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"),
-        Scene.begin_capture,
-    ),
+    **dict.fromkeys(("cuStreamEndCapture", *IN_CAPTURE), Scene.begin_capture),
 }
 # They look for the number that their event's record asked for.
 COUNTED = {"cuEventQuery", "cuEventSynchronize"}
@@ -317,8 +319,7 @@ COUNTED = {"cuEventQuery", "cuEventSynchronize"}
 
 AFTER: dict[str, Callable[[Scene], Any]] = {
     **dict.fromkeys(("cuMemHostRegister", "cuMemHostRegister_v2"), Scene.unregister),
-    **dict.fromkeys(("cuStreamBeginCapture", "cuStreamBeginCapture_v2"), Scene.end_capture),
-    **dict.fromkeys(("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"), Scene.end_capture),
+    **dict.fromkeys((*BEGIN_CAPTURE, *IN_CAPTURE), Scene.end_capture),
 }
 
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture.h"
 
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -10,7 +8,6 @@
 
 #include "enqueue.h"
 #include "generated/api.gen.h"
-#include "kvgpu/graph_calls.h"
 
 namespace kvgpu::guest {
 
@@ -44,7 +41,7 @@ CUresult verdict_on(const Capture& capture) {
   return capture.invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-Capture& begin(Stream& stream, CUstreamCaptureMode mode, const Graph& graph) {
+Capture& begin(Stream& stream, CUstreamCaptureMode mode, wire::Handle graph, bool is_new_graph) {
   // From here on no progress number is put into the stream.
   const std::lock_guard mark_lock(stream.mark_mutex);
   const std::lock_guard lock(mutex);
@@ -57,7 +54,8 @@ Capture& begin(Stream& stream, CUstreamCaptureMode mode, const Graph& graph) {
   capture.origin = &stream;
   capture.context = stream.context;
   capture.invalid = false;
-  capture.graph = graph.handle;
+  capture.graph = graph;
+  capture.is_new_graph = is_new_graph;
   capture.implicit_sync = !(stream.flags & CU_STREAM_NON_BLOCKING);
   captures.emplace(capture.id, &capture);
   n_captures.fetch_add(1, std::memory_order_release);
@@ -80,7 +78,7 @@ void retire(Capture& capture) {
   n_captures.fetch_sub(1, std::memory_order_release);
   {
     const std::lock_guard graph_lock(capture.mutex);
-    forget(capture.graph);
+    if (capture.is_new_graph) forget(capture.graph);
     capture.graph = 0;
   }
   idle_captures.push_back(&capture);
@@ -159,20 +157,27 @@ void join_capture(Stream& stream, uint64_t capture_id) {
   if (!(stream.flags & CU_STREAM_NON_BLOCKING)) found->second->implicit_sync = true;
 }
 
-CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
+CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode, const Graph* graph,
+                       const std::function<CUresult(const Call&, const Stream&)>& ask) {
   if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-  const Enqueue enqueue(hStream);
+  const Enqueue enqueue(handle);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Stream& stream = enqueue.stream();
   if (stream.is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture.load() != nullptr) return break_capture(stream, CUDA_ERROR_ILLEGAL_STATE);
-  Graph* const graph = tables().graphs.create();
+  const bool is_new = graph == nullptr;
+  if (is_new) graph = tables().graphs.create();
   if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  Capture& capture = begin(stream, mode, *graph);
-  const wire::StreamRef body{stream.handle};
-  const CUresult result = enqueue.call().sync(wire::Op::cuStreamBeginCapture_v2, body);
+  Capture& capture = begin(stream, mode, graph->handle, is_new);
+  const CUresult result = ask(enqueue.call(), stream);
   if (result != CUDA_SUCCESS) leave_capture(capture);
   return result;
+}
+
+CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode) {
+  return begin_capture(hStream, mode, nullptr, [](const Call& call, const Stream& stream) {
+    return call.sync(wire::Op::cuStreamBeginCapture_v2, wire::StreamRef{stream.handle});
+  });
 }
 
 CUresult stream_begin_capture(CUstream hStream) {
@@ -191,6 +196,7 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   *phGraph = nullptr;
   if (capture->origin != stream) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   wire::Handle graph;
+  const bool is_new_graph = capture->is_new_graph;
   {
     const std::lock_guard lock(capture->mutex);
     graph = std::exchange(capture->graph, 0);
@@ -201,10 +207,10 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   leave_capture(*capture);
   if (result == CUDA_SUCCESS && verdict != CUDA_SUCCESS) {
     // The worker's capture knew nothing of it: its graph is not to be had.
-    (void)graph_destroy(from_wire<CUgraph>(graph));
+    if (is_new_graph) (void)graph_destroy(from_wire<CUgraph>(graph));
     result = verdict;
   } else if (result != CUDA_SUCCESS) {
-    forget(graph);
+    if (is_new_graph) forget(graph);
   } else {
     *phGraph = from_wire<CUgraph>(graph);
   }
@@ -223,92 +229,6 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
                    : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return CUDA_SUCCESS;
-}
-
-namespace {
-
-struct CaptureInfoOut {
-  CUstreamCaptureStatus* status;
-  cuuint64_t* id;
-  CUgraph* graph;
-  const CUgraphNode** dependencies;
-  const CUgraphEdgeData** edges;
-  size_t* n;
-};
-
-// What the stream's next node depends on, kept with the stream for the program to read.
-CUresult ask_dependencies(const Call& call, Stream& stream, wire::Handle graph, uint32_t* status) {
-  struct {
-    wire::CaptureState head;
-    wire::GraphEdge list[wire::MAX_GRAPH_EDGES];
-  } page;
-  stream.dependencies.clear();
-  stream.dependency_data.clear();
-  do {
-    const wire::CaptureInfo body{stream.handle, graph, stream.dependencies.size()};
-    const CUresult bad = call.sync(wire::Op::cuStreamGetCaptureInfo_v3, body, &page);
-    if (bad != CUDA_SUCCESS) return bad;
-    *status = page.head.status;
-    for (uint64_t i = 0; i < std::min(page.head.n, wire::MAX_GRAPH_EDGES); ++i) {
-      stream.dependencies.push_back(from_wire<CUgraphNode>(page.list[i].from));
-      std::memcpy(&stream.dependency_data.emplace_back(), page.list[i].data,
-                  sizeof(CUgraphEdgeData));
-    }
-  } while (page.head.n != 0 && stream.dependencies.size() < page.head.n_all);
-  return CUDA_SUCCESS;
-}
-
-CUresult capture_info(CUstream handle, const CaptureInfoOut& out) {
-  if (out.edges != nullptr && out.dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = stream_is_capturing(handle, out.status);
-  if (result != CUDA_SUCCESS || *out.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
-  CUresult error = CUDA_SUCCESS;
-  Stream* const stream = find_stream(handle, &error);
-  Capture* const capture = stream != nullptr ? stream->capture.load() : nullptr;
-  if (capture == nullptr) return error;
-  if (out.id != nullptr) *out.id = capture->id;
-  if (out.graph == nullptr && out.dependencies == nullptr && out.n == nullptr) return CUDA_SUCCESS;
-  const Call call(CaptureRule::ALLOWED, stream->context);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  uint32_t status;
-  if (const CUresult bad = ask_dependencies(call, *stream, capture->graph, &status)) return bad;
-  *out.status = static_cast<CUstreamCaptureStatus>(status);
-  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
-  if (out.dependencies != nullptr && out.edges == nullptr) {
-    constexpr CUgraphEdgeData PLAIN{};
-    for (const CUgraphEdgeData& data : stream->dependency_data) {
-      if (std::memcmp(&data, &PLAIN, sizeof data) != 0) return CUDA_ERROR_LOSSY_QUERY;
-    }
-  }
-  if (out.graph != nullptr) *out.graph = from_wire<CUgraph>(capture->graph);
-  if (out.dependencies != nullptr) *out.dependencies = stream->dependencies.data();
-  if (out.edges != nullptr) *out.edges = stream->dependency_data.data();
-  if (out.n != nullptr) *out.n = stream->dependencies.size();
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
-
-CUresult stream_get_capture_info(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
-                                 cuuint64_t* id_out) {
-  return capture_info(hStream, {captureStatus_out, id_out, nullptr, nullptr, nullptr, nullptr});
-}
-
-CUresult stream_get_capture_info_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
-                                    cuuint64_t* id_out, CUgraph* graph_out,
-                                    const CUgraphNode** dependencies_out,
-                                    size_t* numDependencies_out) {
-  return capture_info(hStream, {captureStatus_out, id_out, graph_out, dependencies_out, nullptr,
-                                numDependencies_out});
-}
-
-CUresult stream_get_capture_info_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
-                                    cuuint64_t* id_out, CUgraph* graph_out,
-                                    const CUgraphNode** dependencies_out,
-                                    const CUgraphEdgeData** edgeData_out,
-                                    size_t* numDependencies_out) {
-  return capture_info(hStream, {captureStatus_out, id_out, graph_out, dependencies_out,
-                                edgeData_out, numDependencies_out});
 }
 
 CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {

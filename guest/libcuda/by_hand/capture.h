@@ -8,10 +8,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "objects.h"
 
 namespace kvgpu::guest {
+
+class Call;
 
 // Used again and never given back: a racing call may still look at one that has ended.
 struct Capture {
@@ -22,9 +25,10 @@ struct Capture {
   Context* context = nullptr;
   std::atomic<bool> invalid{false};
   std::atomic<bool> implicit_sync{
-      false};              // a blocking stream takes part: the legacy stream is off limits
-  std::mutex mutex;        // of what follows
-  wire::Handle graph = 0;  // that it makes, known to the worker when the program has asked for it
+      false};                // a blocking stream takes part: the legacy stream is off limits
+  std::mutex mutex;          // of what follows
+  wire::Handle graph = 0;    // that it makes, known to the worker when the program has asked for it
+  bool is_new_graph = true;  // otherwise the program's
 
   // Calls `change` with the graph that keeps what the captured nodes name; not after the end.
   template <typename Change>
@@ -46,6 +50,9 @@ CUresult enqueue_allowed(Stream& stream);
 // A synchronising call on a capturing stream: breaks the capture.
 CUresult break_capture(Stream& stream, CUresult error);
 
+// Into `graph`, null: a new one. `ask` sends the record.
+CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode, const Graph* graph,
+                       const std::function<CUresult(const Call&, const Stream&)>& ask);
 void join_capture(Stream& stream, uint64_t capture_id);
 bool any_capture();
 void drop_captures(const Context& context);  // which is gone

@@ -433,6 +433,15 @@ CUresult graph_kernel_node_get_attribute(CUgraphNode hNode, CUkernelNodeAttrID a
                                          CUkernelNodeAttrValue* value_out);
 CUresult graph_kernel_node_set_attribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                          const CUkernelNodeAttrValue* value);
+CUresult stream_update_capture_dependencies(CUstream hStream, CUgraphNode* dependencies,
+                                            size_t numDependencies, unsigned int flags);
+CUresult stream_update_capture_dependencies_v2(CUstream hStream, CUgraphNode* dependencies,
+                                               const CUgraphEdgeData* dependencyData,
+                                               size_t numDependencies, unsigned int flags);
+CUresult stream_begin_capture_to_graph(CUstream hStream, CUgraph hGraph,
+                                       const CUgraphNode* dependencies,
+                                       const CUgraphEdgeData* dependencyData,
+                                       size_t numDependencies, CUstreamCaptureMode mode);
 CUresult user_object_create(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                             unsigned int initialRefcount, unsigned int flags);
 CUresult user_object_retain(CUuserObject object, unsigned int count);

@@ -1070,6 +1070,28 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkerne
                                                       const CUkernelNodeAttrValue* value) {
   return guest::graph_kernel_node_set_attribute(hNode, attr, value);
 }
+EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream,
+                                                          CUgraphNode* dependencies,
+                                                          size_t numDependencies,
+                                                          unsigned int flags) {
+  return guest::stream_update_capture_dependencies(hStream, dependencies, numDependencies, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream hStream,
+                                                             CUgraphNode* dependencies,
+                                                             const CUgraphEdgeData* dependencyData,
+                                                             size_t numDependencies,
+                                                             unsigned int flags) {
+  return guest::stream_update_capture_dependencies_v2(hStream, dependencies, dependencyData,
+                                                      numDependencies, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                                    const CUgraphNode* dependencies,
+                                                    const CUgraphEdgeData* dependencyData,
+                                                    size_t numDependencies,
+                                                    CUstreamCaptureMode mode) {
+  return guest::stream_begin_capture_to_graph(hStream, hGraph, dependencies, dependencyData,
+                                              numDependencies, mode);
+}
 EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                                            unsigned int initialRefcount, unsigned int flags) {
   return guest::user_object_create(object_out, ptr, destroy, initialRefcount, flags);
@@ -1290,6 +1312,14 @@ EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int
   return guest::stream_batch_mem_op_v2(stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
                                        flags);
 }
+EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
+                                                         const CUgraphNode* dependencies,
+                                                         const CUgraphEdgeData* dependencyData,
+                                                         size_t numDependencies,
+                                                         CUstreamCaptureMode mode) {
+  return guest::stream_begin_capture_to_graph(hStream ? hStream : CU_STREAM_PER_THREAD, hGraph,
+                                              dependencies, dependencyData, numDependencies, mode);
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
   return guest::stream_begin_capture(hStream ? hStream : CU_STREAM_PER_THREAD);
 }
@@ -1363,6 +1393,20 @@ EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttr
 }
 EXPORT CUresult CUDAAPI cuStreamSynchronize_ptsz(CUstream hStream) {
   return guest::stream_synchronize(hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream,
+                                                               CUgraphNode* dependencies,
+                                                               size_t numDependencies,
+                                                               unsigned int flags) {
+  return guest::stream_update_capture_dependencies(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                   dependencies, numDependencies, flags);
+}
+EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2_ptsz(
+    CUstream hStream, CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
+    size_t numDependencies, unsigned int flags) {
+  return guest::stream_update_capture_dependencies_v2(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                      dependencies, dependencyData, numDependencies,
+                                                      flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent,
                                                unsigned int Flags) {

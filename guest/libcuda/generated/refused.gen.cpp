@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[308] = {
+const RefusedName REFUSED_NAMES[302] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -308,13 +308,7 @@ const RefusedName REFUSED_NAMES[308] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuStreamAttachMemAsync", "managed memory is not served yet"},
     {"cuStreamAttachMemAsync_ptsz", "managed memory is not served yet"},
-    {"cuStreamBeginCaptureToGraph", "this form of stream capture is not served yet"},
-    {"cuStreamBeginCaptureToGraph_ptsz", "this form of stream capture is not served yet"},
     {"cuStreamGetGreenCtx", "green contexts and device resources are not served yet"},
-    {"cuStreamUpdateCaptureDependencies", "this form of stream capture is not served yet"},
-    {"cuStreamUpdateCaptureDependencies_ptsz", "this form of stream capture is not served yet"},
-    {"cuStreamUpdateCaptureDependencies_v2", "this form of stream capture is not served yet"},
-    {"cuStreamUpdateCaptureDependencies_v2_ptsz", "this form of stream capture is not served yet"},
     {"cuSurfObjectCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuSurfObjectDestroy", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuSurfObjectGetResourceDesc", "textures, surfaces and CUDA arrays are not served yet"},
@@ -369,8 +363,8 @@ const RefusedName REFUSED_NAMES[308] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 308;
-std::atomic<uint64_t> refused_calls[308];
+const int N_REFUSED_NAMES = 302;
+std::atomic<uint64_t> refused_calls[302];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -623,61 +617,55 @@ EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(246);
 EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(247); }
 EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(248); }
 EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(249); }
-EXPORT int cuStreamBeginCaptureToGraph() { return kvgpu::guest::refuse(250); }
-EXPORT int cuStreamBeginCaptureToGraph_ptsz() { return kvgpu::guest::refuse(251); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(252); }
-EXPORT int cuStreamUpdateCaptureDependencies() { return kvgpu::guest::refuse(253); }
-EXPORT int cuStreamUpdateCaptureDependencies_ptsz() { return kvgpu::guest::refuse(254); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2() { return kvgpu::guest::refuse(255); }
-EXPORT int cuStreamUpdateCaptureDependencies_v2_ptsz() { return kvgpu::guest::refuse(256); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(257); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(258); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(259); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(260); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(261); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(262); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(263); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(264); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(265); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(266); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(267); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(268); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(269); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(270); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(271); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(272); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(273); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(274); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(275); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(276); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(277); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(278); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(279); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(280); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(281); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(282); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(283); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(284); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(285); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(286); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(287); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(288); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(289); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(290); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(291); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(292); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(293); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(294); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(295); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(296); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(297); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(298); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(299); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(300); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(301); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(302); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(303); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(304); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(305); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(306); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(307); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(250); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(251); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(252); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(253); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(254); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(255); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(256); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(257); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(258); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(259); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(260); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(261); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(262); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(263); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(264); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(265); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(266); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(267); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(268); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(269); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(270); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(271); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(272); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(273); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(274); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(275); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(276); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(277); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(278); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(279); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(280); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(281); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(282); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(283); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(284); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(285); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(286); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(287); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(288); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(289); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(290); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(291); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(292); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(293); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(294); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(295); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(296); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(297); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(298); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(299); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(300); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(301); }

@@ -19,11 +19,6 @@ CUcontext context_of(Session& session, wire::Handle handle) {
   return context == nullptr ? nullptr : context->raw;
 }
 
-struct Edges {
-  Nodes from, to;  // `to` is empty where there are only nodes
-  std::vector<CUgraphEdgeData> data;
-};
-
 // `ask` is a call that fills lists whose length it says first.
 template <typename Ask>
 CUresult fetch(Edges* edges, bool two_ends, Ask ask) {
@@ -105,37 +100,8 @@ CUresult collect_functions(Session& session, CUgraph graph, wire::Handle handle,
   return CUDA_SUCCESS;
 }
 
-// What follows `Head` in the record: n edges of `graph`'s nodes.
-template <typename Head>
-CUresult read_edges(Session& session, const Task& task, uint64_t n, bool two_ends, Edges* edges) {
-  const auto rest = task.after<Head>();
-  if (n > wire::MAX_GRAPH_EDGES || rest.size() < n * sizeof(wire::GraphEdge)) {
-    session.violation(task);
-  }
-  for (uint64_t i = 0; i < n; ++i) {
-    wire::GraphEdge edge;
-    std::memcpy(&edge, rest.data() + i * sizeof edge, sizeof edge);
-    CUgraphNode from, to = nullptr;
-    if (!session.handles.get(edge.from, &from)) return CUDA_ERROR_INVALID_VALUE;
-    if (two_ends && !session.handles.get(edge.to, &to)) return CUDA_ERROR_INVALID_VALUE;
-    edges->from.push_back(from);
-    edges->to.push_back(to);
-    static_assert(sizeof(CUgraphEdgeData) == sizeof edge.data);
-    std::memcpy(&edges->data.emplace_back(), edge.data, sizeof edge.data);
-  }
-  return CUDA_SUCCESS;
-}
-
-bool are_plain(const Edges& edges) {
-  constexpr CUgraphEdgeData PLAIN{};
-  for (const CUgraphEdgeData& data : edges.data) {
-    if (std::memcmp(&data, &PLAIN, sizeof data) != 0) return false;
-  }
-  return true;
-}
-
 CUresult add_edges(const DriverTable& driver, CUgraph graph, const Edges& e) {
-  if (are_plain(e) && !driver.has(driver.cuGraphAddDependencies_v2)) {
+  if (e.are_plain() && !driver.has(driver.cuGraphAddDependencies_v2)) {
     return driver.cuGraphAddDependencies(graph, e.from.data(), e.to.data(), e.from.size());
   }
   return driver.cuGraphAddDependencies_v2(graph, e.from.data(), e.to.data(), e.data.data(),
@@ -143,7 +109,7 @@ CUresult add_edges(const DriverTable& driver, CUgraph graph, const Edges& e) {
 }
 
 CUresult remove_edges(const DriverTable& driver, CUgraph graph, const Edges& e) {
-  if (are_plain(e) && !driver.has(driver.cuGraphRemoveDependencies_v2)) {
+  if (e.are_plain() && !driver.has(driver.cuGraphRemoveDependencies_v2)) {
     return driver.cuGraphRemoveDependencies(graph, e.from.data(), e.to.data(), e.from.size());
   }
   return driver.cuGraphRemoveDependencies_v2(graph, e.from.data(), e.to.data(), e.data.data(),
@@ -158,7 +124,7 @@ CUresult change_edges(Session& session, const Task& task, Change change) {
   CUgraph graph;
   if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
   Edges edges;
-  if (const CUresult bad = read_edges<wire::GraphEdges>(session, task, body.n, true, &edges)) {
+  if (const CUresult bad = read_edges(session, task, sizeof body, body.n, true, &edges)) {
     return bad;
   }
   return change(*session.driver, graph, edges);
@@ -212,8 +178,7 @@ CUresult graph_add_node_v2(Session& session, const Task& task, ReplyWriter& repl
   CUgraph graph;
   if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
   Edges edges;
-  const CUresult bad =
-      read_edges<wire::AddGraphNode>(session, task, body.n_dependencies, false, &edges);
+  const CUresult bad = read_edges(session, task, sizeof body, body.n_dependencies, false, &edges);
   if (bad != CUDA_SUCCESS) return bad;
   NodeWork work;
   const auto rest = task.after<wire::AddGraphNode>();
@@ -221,7 +186,7 @@ CUresult graph_add_node_v2(Session& session, const Task& task, ReplyWriter& repl
                                    rest.subspan(body.n_dependencies * sizeof(wire::GraphEdge)));
   if (wrong != CUDA_SUCCESS) return wrong;
   const DriverTable& driver = *session.driver;
-  const bool plain = are_plain(edges);
+  const bool plain = edges.are_plain();
   CUgraphNode node = nullptr;
   CUresult result = work.add(driver, graph, plain ? edges.from : Nodes{},
                              context_of(session, body.context), &node);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "generated/handlers.gen.h"
+#include "graph_nodes.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/graph_calls.h"
 
@@ -69,6 +70,42 @@ CUresult stream_get_capture_info_v3(Session& session, const Task& task, ReplyWri
     reply.put(edge);
   }
   return CUDA_SUCCESS;
+}
+
+CUresult stream_update_capture_dependencies_v2(Session& session, const Task& task, ReplyWriter&) {
+  wire::CaptureDependencies body;
+  if (!task.read(&body)) session.violation(task);
+  const auto stream = session.handles.stream(body.stream);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.enter(*stream->context)) return bad;
+  Edges edges;
+  const CUresult bad = read_edges(session, task, sizeof body, body.n, false, &edges);
+  if (bad != CUDA_SUCCESS) return bad;
+  const DriverTable& driver = *session.driver;
+  if (edges.are_plain() && !driver.has(driver.cuStreamUpdateCaptureDependencies_v2)) {
+    return driver.cuStreamUpdateCaptureDependencies(stream->raw, edges.from.data(), body.n,
+                                                    body.flags);
+  }
+  return driver.cuStreamUpdateCaptureDependencies_v2(stream->raw, edges.from.data(),
+                                                     edges.data.data(), body.n, body.flags);
+}
+
+CUresult stream_begin_capture_to_graph(Session& session, const Task& task, ReplyWriter&) {
+  wire::CaptureToGraph body;
+  if (!task.read(&body)) session.violation(task);
+  const auto stream = session.handles.stream(body.stream);
+  CUgraph graph;
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = session.enter(*stream)) return bad;
+  Edges edges;
+  const CUresult bad = read_edges(session, task, sizeof body, body.n, false, &edges);
+  if (bad != CUDA_SUCCESS) return bad;
+  const CUresult result = session.driver->cuStreamBeginCaptureToGraph(
+      stream->raw, graph, edges.from.data(), edges.data.data(), body.n,
+      CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) stream->captures_to_graph = true;
+  return result;
 }
 
 CUresult user_object_create(Session& session, const Task& task, ReplyWriter&) {

@@ -14,6 +14,16 @@ namespace kvgpu::worker {
 // or leave it.
 void relay(void* guest_function, CUresult status);
 
+struct Edges {
+  std::vector<CUgraphNode> from, to;  // `to` is empty where there are only nodes
+  std::vector<CUgraphEdgeData> data;
+  bool are_plain() const;
+};
+
+// What follows `head_bytes` of the record's body: n edges between nodes of the guest's.
+CUresult read_edges(Session& session, const Task& task, size_t head_bytes, uint64_t n,
+                    bool two_ends, Edges* edges);
+
 // Ready for the driver; the pointers inside lead into this object.
 class NodeWork {
  public:

@@ -137,6 +137,7 @@ CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter
   const auto stream = session.handles.stream(body.stream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = session.enter(*stream)) return bad;
+  stream->captures_to_graph = false;
   // Mode, origin thread and legality are the guest library's: its threads are not ours.
   return session.driver->cuStreamBeginCapture_v2(stream->raw, CU_STREAM_CAPTURE_MODE_RELAXED);
 }
@@ -150,7 +151,8 @@ CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter&) {
   CUgraph graph = nullptr;
   const CUresult result = session.driver->cuStreamEndCapture(stream->raw, &graph);
   if (result == CUDA_SUCCESS && session.handles.handle_of(graph) == body.graph) return result;
-  session.handles.remove(body.graph);  // named while it was captured, and gone
+  if (stream->captures_to_graph) return result;  // which the guest keeps
+  session.handles.remove(body.graph);            // named while it was captured, and gone
   if (result == CUDA_SUCCESS && !session.handles.add(body.graph, graph, 0)) session.violation(task);
   return result;
 }

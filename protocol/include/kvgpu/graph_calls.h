@@ -81,6 +81,18 @@ struct CaptureState {
   uint64_t n;
 };
 
+struct CaptureDependencies {  // cuStreamUpdateCaptureDependencies; n x GraphEdge (`from`) follow
+  Handle stream;
+  uint32_t n;
+  uint32_t flags;
+};
+struct CaptureToGraph {  // n x GraphEdge (`from`) follow
+  Handle stream;
+  Handle graph;
+  uint32_t n;
+  uint32_t reserved;
+};
+
 struct UserObjectCreate {
   Handle context;
   Handle object;

@@ -149,6 +149,8 @@ enum class Op : uint16_t {
   cuUserObjectRelease = 342,
   cuGraphRetainUserObject = 343,
   cuGraphReleaseUserObject = 344,
+  cuStreamUpdateCaptureDependencies_v2 = 345,
+  cuStreamBeginCaptureToGraph = 346,
 };
 
 // The minor version of the protocol that brought the record.
@@ -235,6 +237,8 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuUserObjectRelease:
     case Op::cuGraphRetainUserObject:
     case Op::cuGraphReleaseUserObject:
+    case Op::cuStreamUpdateCaptureDependencies_v2:
+    case Op::cuStreamBeginCaptureToGraph:
       return 2;
     default:
       return 1;

@@ -118,3 +118,64 @@ TEST_CASE("graph: a node added by hand during a capture is in its graph, a host 
   CHECK(calls == 2);
   CU(cuGraphExecDestroy(exec));
 }
+
+TEST_CASE("graph: what a capture's next node depends on is changed") {
+  const Gpu gpu;
+  const Stream stream;
+  const Ints data(1), other(1);
+  CU_IS(cuStreamUpdateCaptureDependencies(stream.handle, nullptr, nullptr, 0, 0),
+        CUDA_ERROR_ILLEGAL_STATE);
+  CU(cuStreamBeginCapture(stream.handle, CU_STREAM_CAPTURE_MODE_RELAXED));
+  add_one(gpu, data, stream.handle);
+  const Info first(stream.handle);
+  const AddOne kernel(gpu, other);
+  CUgraphNode by_hand[2] = {};
+  for (CUgraphNode& node : by_hand) {
+    CU(cuGraphAddKernelNode(&node, first.graph, first.dependencies.data(), 1, &kernel.params));
+  }
+  CU(cuStreamUpdateCaptureDependencies(stream.handle, by_hand, nullptr, 1,
+                                       CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+  CHECK(Info(stream.handle).dependencies == std::vector<CUgraphNode>{by_hand[0]});
+  CU(cuStreamUpdateCaptureDependencies(stream.handle, by_hand + 1, nullptr, 1,
+                                       CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  CHECK(Info(stream.handle).dependencies.size() == 2);
+  add_one(gpu, data, stream.handle);
+  const Info last(stream.handle);
+  REQUIRE(last.dependencies.size() == 1);
+  CUgraphNode before[2] = {};
+  size_t n = 2;
+  CU(cuGraphNodeGetDependencies(last.dependencies[0], before, nullptr, &n));
+  CHECK(n == 2);
+  CHECK(std::is_permutation(before, before + 2, by_hand));
+  CU(cuStreamUpdateCaptureDependencies(stream.handle, nullptr, nullptr, 0,
+                                       CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+  CHECK(Info(stream.handle).dependencies.empty());
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream.handle, &graph));
+  CHECK(n_nodes(graph) == 4);
+  CU(cuGraphDestroy(graph));
+}
+
+TEST_CASE("graph: a capture goes on in a graph that the program has begun") {
+  const Gpu gpu;
+  const Stream stream;
+  const Ints data(4);
+  const Graph graph;
+  int calls = 0;
+  const CUgraphNode set = graph.set(data.dptr, 40, 4, {});
+  CU(cuStreamBeginCaptureToGraph(stream.handle, graph.handle, &set, nullptr, 1,
+                                 CU_STREAM_CAPTURE_MODE_RELAXED));
+  CHECK(Info(stream.handle).graph == graph.handle);
+  CHECK(Info(stream.handle).dependencies == std::vector<CUgraphNode>{set});
+  add_one(gpu, data, stream.handle);
+  CU(cuLaunchHostFunc(stream.handle, [](void* user) { ++*static_cast<int*>(user); }, &calls));
+  CUgraph captured = nullptr;
+  CU(cuStreamEndCapture(stream.handle, &captured));
+  CHECK(captured == graph.handle);
+  CHECK(n_nodes(graph.handle) == 3);
+  const Exec exec(graph);
+  for (int i = 0; i < 2; ++i) CU(cuGraphLaunch(exec.handle, stream.handle));
+  CU(cuStreamSynchronize(stream.handle));
+  CHECK(data.read() == std::vector<int>(4, 41));
+  CHECK(calls == 2);
+}
