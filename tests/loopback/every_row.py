@@ -281,6 +281,7 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
             ("numDependencies", lambda _: ctypes.c_size_t(1)),
         )
     },
+    ("cuGraphDebugDotPrint", "path"): lambda _: b"/dev/null",
     ("cuGraphExecChildGraphNodeSetParams", "hGraphExec"): lambda s: s.plain_exec(),
     **{
         (f"cuGraphNodeGetDependencies{form}", "numDependencies"): lambda s: s.buffer

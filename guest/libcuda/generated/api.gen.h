@@ -442,6 +442,7 @@ CUresult stream_begin_capture_to_graph(CUstream hStream, CUgraph hGraph,
                                        const CUgraphNode* dependencies,
                                        const CUgraphEdgeData* dependencyData,
                                        size_t numDependencies, CUstreamCaptureMode mode);
+CUresult graph_debug_dot_print(CUgraph hGraph, const char* path, unsigned int flags);
 CUresult user_object_create(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                             unsigned int initialRefcount, unsigned int flags);
 CUresult user_object_retain(CUuserObject object, unsigned int count);

@@ -1092,6 +1092,9 @@ EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hG
   return guest::stream_begin_capture_to_graph(hStream, hGraph, dependencies, dependencyData,
                                               numDependencies, mode);
 }
+EXPORT CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int flags) {
+  return guest::graph_debug_dot_print(hGraph, path, flags);
+}
 EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                                            unsigned int initialRefcount, unsigned int flags) {
   return guest::user_object_create(object_out, ptr, destroy, initialRefcount, flags);

@@ -289,6 +289,8 @@ constexpr Row ROWS[] = {
       {}}},
     {wire::Op::cuStreamBeginCaptureToGraph,
      {"cuStreamBeginCaptureToGraph", Route::EXECUTE, false, &stream_begin_capture_to_graph, {}}},
+    {wire::Op::cuGraphDebugDotPrint,
+     {"cuGraphDebugDotPrint", Route::BLOCK, false, &graph_debug_dot_print, {}}},
     {wire::Op::cuUserObjectCreate,
      {"cuUserObjectCreate", Route::EXECUTE, false, &user_object_create, {}}},
     {wire::Op::cuUserObjectRetain,

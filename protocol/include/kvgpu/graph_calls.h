@@ -93,6 +93,20 @@ struct CaptureToGraph {  // n x GraphEdge (`from`) follow
   uint32_t reserved;
 };
 
+struct GraphDotPrint {  // of the text [first, first + slab_bytes) goes into the slab
+  Handle context;
+  Handle graph;
+  uint64_t first;
+  uint64_t slab_off;
+  uint64_t slab_bytes;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct GraphDotPrinted {
+  uint64_t n_all_bytes;
+  uint64_t n_bytes;
+};
+
 struct UserObjectCreate {
   Handle context;
   Handle object;

@@ -151,6 +151,7 @@ enum class Op : uint16_t {
   cuGraphReleaseUserObject = 344,
   cuStreamUpdateCaptureDependencies_v2 = 345,
   cuStreamBeginCaptureToGraph = 346,
+  cuGraphDebugDotPrint = 347,
 };
 
 // The minor version of the protocol that brought the record.
@@ -239,6 +240,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuGraphReleaseUserObject:
     case Op::cuStreamUpdateCaptureDependencies_v2:
     case Op::cuStreamBeginCaptureToGraph:
+    case Op::cuGraphDebugDotPrint:
       return 2;
     default:
       return 1;

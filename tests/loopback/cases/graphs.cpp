@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs that a program builds itself: nodes, edges, children, clones.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include "graph_support.h"
 
@@ -315,4 +321,33 @@ TEST_CASE("graph: pageable memory in a copy is right, or refused") {
   CU(cuGraphLaunch(exec.handle, stream.handle));
   CU(cuStreamSynchronize(stream.handle));
   CHECK(data.read() == host);
+}
+
+TEST_CASE("graph: is printed into the program's file") {
+  const Gpu gpu;
+  const Graph graph;
+  const Ints data(4);
+  const CUgraphNode set = graph.set(data.dptr, 1, 4, {});
+  (void)graph.add_one(gpu, data, {set});
+  char path[] = "/tmp/kvgpu-dot-XXXXXX";
+  const int fd = mkstemp(path);
+  REQUIRE(fd >= 0);
+  CU(cuGraphDebugDotPrint(graph.handle, path, 0));
+  const auto print = [&] {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string text = print();
+  CHECK(text.find("digraph") != text.npos);
+  CHECK(text.find("MEMSET") != text.npos);
+  CHECK(text.find("->") != text.npos);
+  // A text that comes in several pieces, over one that was there.
+  CUgraphNode last = set;
+  for (int i = 0; i < 20'000; ++i) last = graph.empty({last});
+  CU(cuGraphDebugDotPrint(graph.handle, path, 0));
+  CHECK(print().size() > (1 << 20));
+  CHECK(print().rfind('}') + 4 > print().size());
+  close(fd);
+  unlink(path);
+  CHECK(cuGraphDebugDotPrint(graph.handle, "/proc/no/such/folder", 0) != CUDA_SUCCESS);
 }
