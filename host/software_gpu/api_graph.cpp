@@ -63,6 +63,7 @@ SOFTWARE_GPU_API cuGraphClone(CUgraph* handle, CUgraph original) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(original);
   if (!handle || !graph) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
   auto clone = graph->clone();
   *handle = reinterpret_cast<CUgraph>(clone.get());
   Driver::instance().graphs.add(std::move(clone));
@@ -93,6 +94,7 @@ SOFTWARE_GPU_API cuGraphDestroyNode(CUgraphNode handle) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   const GraphNode* const node = node_of(handle);
   if (node->graph->is_captured) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory(*node->graph)) return CUDA_ERROR_NOT_SUPPORTED;
   forget_child(*node);
   node->graph->remove(node);
   return CUDA_SUCCESS;
@@ -188,6 +190,7 @@ SOFTWARE_GPU_API cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphNode*
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(handle);
   if (!graph || (n != 0 && (!from || !to)) || !are_plain(data, n)) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < n; ++i)
     if (std::ranges::find(node_of(to[i])->after, node_of(from[i])) == node_of(to[i])->after.end())
       return CUDA_ERROR_INVALID_VALUE;

@@ -15,11 +15,14 @@ bool is_acyclic(const Graph& graph) {
   return true;
 }
 
-CUresult instantiate(CUgraphExec* out, CUgraph handle) {
+CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(handle);
   if (!out || !graph || graph->is_captured || !is_acyclic(*graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!graph->only_exec.expired()) return CUDA_ERROR_NOT_SUPPORTED;
   auto exec = std::make_shared<GraphExec>();
+  exec->frees_on_launch = flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+  if (has_memory(*graph)) graph->only_exec = exec;
   exec->graph = graph->clone();
   *out = reinterpret_cast<CUgraphExec>(exec.get());
   Driver::instance().graph_execs.add(std::move(exec));
@@ -53,7 +56,7 @@ SOFTWARE_GPU_API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
   if (flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                                CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
     return CUDA_ERROR_NOT_SUPPORTED;
-  return instantiate(exec, graph);
+  return instantiate(exec, graph, flags);
 }
 
 SOFTWARE_GPU_API cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
@@ -63,7 +66,7 @@ SOFTWARE_GPU_API cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
   parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
   if (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
     return CUDA_ERROR_NOT_SUPPORTED;
-  RETURN_IF_FAILED(instantiate(exec, graph));
+  RETURN_IF_FAILED(instantiate(exec, graph, parameters->flags));
   parameters->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
   return CUDA_SUCCESS;
 }
@@ -82,8 +85,10 @@ SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   }
   Operation operation;
   if (capturing) {
+    if (has_memory(*exec->graph)) return CUDA_ERROR_NOT_SUPPORTED;
     RETURN_IF_FAILED(make_child(exec->graph->clone(), &operation));
   } else {
+    RETURN_IF_FAILED(allocate_for_launch(context->device, *exec));
     // What the exec's nodes and their child graphs refer to stays until the launch is done.
     std::vector<Operation> held;
     for (const auto& node : exec->graph->nodes) held.push_back(node->operation);

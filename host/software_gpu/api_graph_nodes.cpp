@@ -133,6 +133,23 @@ SOFTWARE_GPU_API cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CU
     return make_copy(*context, *p, operation);
   });
 }
+SOFTWARE_GPU_API cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
+                                        size_t n, CUDA_MEM_ALLOC_NODE_PARAMS* p) {
+  return add(node, graph, after, n, nullptr, [p](Context*, Operation* operation) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    RETURN_IF_FAILED(make_alloc(*p, operation));
+    p->dptr = operation->params->memory->address;
+    return CUDA_SUCCESS;
+  });
+}
+SOFTWARE_GPU_API cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph handle, const CUgraphNode* after,
+                                       size_t n, CUdeviceptr pointer) {
+  return add(node, handle, after, n, nullptr, [=](Context* context, Operation* operation) {
+    const auto graph = Driver::instance().graphs.find(handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    return make_free(context->device, *graph, pointer, operation);
+  });
+}
 SOFTWARE_GPU_API cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                       size_t n, const CUDA_MEMSET_NODE_PARAMS* p,
                                       CUcontext handle) {
@@ -151,6 +168,7 @@ SOFTWARE_GPU_API cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph,
                                           const CUgraphNode* after, size_t n, CUgraph child) {
   return add(node, graph, after, n, nullptr, [child](Context*, Operation* operation) {
     const auto found = Driver::instance().graphs.find(child);
+    if (found && has_memory(*found)) return CUDA_ERROR_NOT_SUPPORTED;
     return found ? make_child(found->clone(), operation) : CUDA_ERROR_INVALID_VALUE;
   });
 }
@@ -197,6 +215,20 @@ SOFTWARE_GPU_API cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAM
   const NodeParams* const params = params_of(node, CU_GRAPH_NODE_TYPE_HOST);
   if (!params || !p) return CUDA_ERROR_INVALID_VALUE;
   *p = params->host;
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* p) {
+  RETURN_IF_FAILED(enter_without_context());
+  const NodeParams* const params = params_of(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+  if (!params || !p) return CUDA_ERROR_INVALID_VALUE;
+  *p = params->alloc;
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* pointer) {
+  RETURN_IF_FAILED(enter_without_context());
+  const NodeParams* const params = params_of(node, CU_GRAPH_NODE_TYPE_MEM_FREE);
+  if (!params || !pointer) return CUDA_ERROR_INVALID_VALUE;
+  *pointer = params->memory->address;
   return CUDA_SUCCESS;
 }
 SOFTWARE_GPU_API cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* event) {

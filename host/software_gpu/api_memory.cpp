@@ -112,6 +112,11 @@ SOFTWARE_GPU_API cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t 
 
 SOFTWARE_GPU_API cuMemFree_v2(CUdeviceptr pointer) {
   if (pointer == 0) return enter_without_context();
+  Device* const device = Driver::instance().device_of(pointer);
+  if (const auto of_graph = device ? device->graph_memories.find(pointer) : nullptr) {
+    if (!device->graph_memories.free(*of_graph)) return CUDA_ERROR_INVALID_VALUE;
+    return cuCtxSynchronize();
+  }
   return release(pointer, MemoryKind::DEVICE, MemoryKind::DEVICE, CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -42,6 +42,18 @@ std::shared_ptr<MemPool> current_pool(Device& device) {
   return default_pool(device);
 }
 
+CUresult capture_allocation(Context& context, Stream& stream, size_t n_bytes, const Device& device,
+                            CUdeviceptr* pointer) {
+  CUDA_MEM_ALLOC_NODE_PARAMS p{};
+  p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal};
+  p.bytesize = n_bytes;
+  Operation operation;
+  RETURN_IF_FAILED(make_alloc(p, &operation));
+  *pointer = operation.params->memory->address;
+  return context.submit(stream, std::move(operation));
+}
+
 CUresult allocate(CUdeviceptr* pointer, size_t n_bytes, const std::shared_ptr<MemPool>& pool,
                   CUstream handle) {
   Context* context;
@@ -49,10 +61,12 @@ CUresult allocate(CUdeviceptr* pointer, size_t n_bytes, const std::shared_ptr<Me
   std::shared_ptr<Stream> stream;
   if (!pointer) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  bool capturing;
   {
     std::lock_guard lock(context->order_mutex);
-    if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not done
+    capturing = stream->capture != nullptr;
   }
+  if (capturing) return capture_allocation(*context, *stream, n_bytes, pool->device, pointer);
   auto charge = pool->charge(n_bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t address = 0;
@@ -233,6 +247,18 @@ SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  std::shared_ptr<Graph> captured;
+  {
+    std::lock_guard lock(context->order_mutex);
+    if (stream->capture) captured = stream->capture->graph;
+  }
+  if (captured) {
+    Operation node;
+    RETURN_IF_FAILED(make_free(context->device, *captured, pointer, &node));
+    return context->submit(*stream, std::move(node));
+  }
+  if (const auto of_graph = context->device.graph_memories.find(pointer))
+    return context->device.graph_memories.free(*of_graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   const auto allocation = context->device.memory.find(pointer);
   if (!allocation || allocation->base != pointer || allocation->kind != MemoryKind::DEVICE)
     return CUDA_ERROR_INVALID_VALUE;

@@ -12,6 +12,7 @@
 
 #include "block.h"
 #include "graph.h"
+#include "graph_memory.h"
 #include "memory.h"
 #include "program.h"
 #include "stream.h"
@@ -136,6 +137,7 @@ struct Device {
       : ordinal(ordinal_), memory(memory_bytes), context(*this) {}
   const int ordinal;
   Memory memory;
+  GraphMemories graph_memories{memory};
   std::mutex mutex;
   unsigned n_retained = 0;                // of the primary context
   std::shared_ptr<MemPool> default_pool;  // made when it is first asked for; under the mutex

@@ -10,11 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "graph_memory.h"
 #include "stream.h"
 #include "user_object.h"
 
 namespace software_gpu {
 
+struct Device;
 struct Graph;
 
 /// What a node does, as CUDA's structs say it; the one of its type counts.
@@ -30,6 +32,9 @@ struct NodeParams {
   CUDA_HOST_NODE_PARAMS host{};
   std::shared_ptr<Graph> child;
   std::shared_ptr<Event> event;
+  CUDA_MEM_ALLOC_NODE_PARAMS alloc{};  // accessDescs leads into what follows
+  std::vector<CUmemAccessDesc> access;
+  std::shared_ptr<GraphMemory> memory;
 };
 
 struct GraphNode {
@@ -45,7 +50,8 @@ struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;  // in the order in which they were added
   // Of an exec also held by its launches until they are done.
   std::shared_ptr<UserReferences> references = std::make_shared<UserReferences>();
-  bool is_captured = false;  // by a capture on its way; under Context::order_mutex
+  std::weak_ptr<struct GraphExec> only_exec;  // of a graph that allocates
+  bool is_captured = false;                   // by a capture on its way; under Context::order_mutex
   GraphNode* add(Operation operation, std::vector<GraphNode*> after);
   void remove(const GraphNode* node);
   size_t index_of(const GraphNode* node) const;
@@ -59,7 +65,13 @@ struct Graph {
 struct GraphExec {
   std::shared_ptr<Graph> graph;
   std::set<uint64_t> disabled;  // ids of the clone's nodes
+  bool frees_on_launch = false;
 };
+
+/// Does it allocate or free memory?
+bool has_memory(const Graph& graph);
+/// What a launch allocates and frees; an error if something has not been freed since the last one.
+[[nodiscard]] CUresult allocate_for_launch(Device& device, const GraphExec& exec);
 
 /// What one launch runs, one after another. Events get their new record now.
 std::vector<Operation> prepare_launch(Context& context, const Graph& graph,
@@ -88,6 +100,9 @@ void add_unique(std::vector<GraphNode*>* to, const std::vector<GraphNode*>& from
 [[nodiscard]] CUresult make_fill(Context& context, const CUDA_MEMSET_NODE_PARAMS& params,
                                  Operation* operation);
 [[nodiscard]] CUresult make_host(const CUDA_HOST_NODE_PARAMS& params, Operation* operation);
+[[nodiscard]] CUresult make_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS& params, Operation* operation);
+[[nodiscard]] CUresult make_free(Device& device, const Graph& graph, CUdeviceptr address,
+                                 Operation* operation);
 [[nodiscard]] CUresult make_child(std::shared_ptr<Graph> child, Operation* operation);
 
 }  // namespace software_gpu

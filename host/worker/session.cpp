@@ -207,15 +207,26 @@ bool Session::is_session_memory(uint64_t address, uint64_t len_bytes) const {
   return covers(extents_, address, len_bytes);
 }
 
-void Session::add_device_range(uint64_t address, uint64_t len_bytes, wire::Handle context) {
+void Session::add_device_range(uint64_t address, const DeviceRange& range) {
   const std::lock_guard lock(device_ranges_mutex_);
-  device_ranges_[address] = {len_bytes, context};
+  // When the driver gives an address out anew the graph that had it is gone.
+  if (any_of_graphs_) {
+    std::erase_if(device_ranges_, [&](const auto& item) {
+      return item.second.of_graph && item.first < address + range.bytes &&
+             address < item.first + item.second.bytes;
+    });
+  }
+  any_of_graphs_ |= range.of_graph;
+  device_ranges_[address] = range;
 }
 
-uint64_t Session::remove_device_range(uint64_t address) {
+Session::DeviceRange Session::remove_device_range(uint64_t address) {
   const std::lock_guard lock(device_ranges_mutex_);
-  const auto range = device_ranges_.extract(address);
-  return range.empty() ? 0 : range.mapped().bytes;
+  const auto found = device_ranges_.find(address);
+  if (found == device_ranges_.end()) return {0, 0};
+  const DeviceRange range = found->second;
+  if (!range.of_graph) device_ranges_.erase(found);
+  return range;
 }
 
 std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {
@@ -223,7 +234,7 @@ std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {
   std::vector<uint64_t> addresses;
   std::erase_if(device_ranges_, [&](const auto& item) {
     if (item.second.context != context) return false;
-    addresses.push_back(item.first);
+    if (!item.second.of_graph) addresses.push_back(item.first);
     return true;
   });
   return addresses;

@@ -110,9 +110,13 @@ class Session {
 
   // Device memory that the guest owns: an address that goes to the driver as a copy's source or
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
-  // `context`: with which it goes; 0: none.
-  void add_device_range(uint64_t address, uint64_t len_bytes, wire::Handle context);
-  uint64_t remove_device_range(uint64_t address);                    // the bytes it had, 0: none
+  struct DeviceRange {
+    uint64_t bytes;
+    wire::Handle context;   // with which it goes; 0: none
+    bool of_graph = false;  // at its address for good, whether it is allocated just now or not
+  };
+  void add_device_range(uint64_t address, const DeviceRange& range);
+  DeviceRange remove_device_range(uint64_t address);  // 0 bytes: none; a graph's stays
   std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
 
@@ -143,11 +147,8 @@ class Session {
   mutable std::mutex extents_mutex_;
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes
   mutable std::mutex device_ranges_mutex_;
-  struct DeviceRange {
-    uint64_t bytes;
-    wire::Handle context;
-  };
   std::map<uint64_t, DeviceRange> device_ranges_;
+  bool any_of_graphs_ = false;
   bool registered_ = false;
   uint64_t registered_in_ = 0;  // serial number of the context
   std::vector<Context> kept_;   // see retire_context(); under extents_mutex_

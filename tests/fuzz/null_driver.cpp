@@ -38,6 +38,7 @@ void NullDriver::reset(uint64_t window, Range slab, Range progress) {
   progress_ = progress;
   session_memory_ = {slab};
   device_memory_.clear();
+  graph_memory_.clear();
   handles_.clear();
 }
 
@@ -86,7 +87,14 @@ CUresult NullDriver::allocate(uint64_t* address, uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult NullDriver::allocate_for_graph(uint64_t* address, uint64_t bytes) {
+  const CUresult result = allocate(address, bytes);
+  if (result == CUDA_SUCCESS) graph_memory_.insert(*address);
+  return result;
+}
+
 CUresult NullDriver::free(uint64_t address) {
+  if (graph_memory_.contains(address)) return CUDA_SUCCESS;  // its address stays
   return device_memory_.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

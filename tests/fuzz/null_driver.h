@@ -37,6 +37,7 @@ class NullDriver {
   void forget_handle(const void* handle) { handles_.erase(handle); }
 
   CUresult allocate(uint64_t* address, uint64_t bytes);
+  CUresult allocate_for_graph(uint64_t* address, uint64_t bytes);  // never given back
   CUresult free(uint64_t address);
   void check_memory(const char* what, uint64_t address, uint64_t bytes) const;
   void check_registrable(uint64_t address, uint64_t bytes) const;
@@ -49,6 +50,7 @@ class NullDriver {
   Range progress_{};
   std::vector<Range> session_memory_;
   std::map<uint64_t, uint64_t> device_memory_;
+  std::set<uint64_t> graph_memory_;
   std::map<const void*, const char*> handles_;
   std::set<std::string> called_;
   const char* call_ = "";

@@ -68,6 +68,27 @@ CUresult set_exec(CUgraphExec exec, CUgraphNode node, Params params, Context...)
   return CUDA_SUCCESS;
 }
 
+CUresult add_alloc(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t n,
+                   CUDA_MEM_ALLOC_NODE_PARAMS* p) {
+  if (const CUresult bad = null_driver().begin("cuGraphAddMemAllocNode")) return bad;
+  accept(graph);
+  for (size_t i = 0; i < n; ++i) accept(after[i]);
+  read_bytes(p->accessDescs, p->accessDescCount * sizeof *p->accessDescs);
+  uint64_t address = 0;
+  const CUresult result = null_driver().allocate_for_graph(&address, p->bytesize);
+  if (result != CUDA_SUCCESS) return result;
+  p->dptr = address;
+  accept(node);
+  return CUDA_SUCCESS;
+}
+
+CUresult is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
+  if (const CUresult bad = null_driver().begin("cuStreamIsCapturing")) return bad;
+  accept(stream);
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
 CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*, CUgraph* graph,
                       const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* n) {
   if (const CUresult bad = null_driver().begin("cuStreamGetCaptureInfo_v3")) return bad;
@@ -86,6 +107,8 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t
 
 void fill_graphs(worker::DriverTable* t) {
   t->cuStreamGetCaptureInfo_v3 = capture_info;
+  t->cuStreamIsCapturing = is_capturing;
+  t->cuGraphAddMemAllocNode = add_alloc;
   t->cuGraphAddKernelNode_v2 = add;
   t->cuGraphAddMemcpyNode = add;
   t->cuGraphAddMemsetNode = add;

@@ -173,6 +173,9 @@ Session graphs() {
   add(CU_GRAPH_NODE_TYPE_HOST, bytes_of(wire::HostNode{1}));
   add(CU_GRAPH_NODE_TYPE_EVENT_RECORD, bytes_of(wire::ObjectNode{EVENT}));
   add(CU_GRAPH_NODE_TYPE_EMPTY, "");
+  add(CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+      bytes_of(wire::MemAllocNode{1 << 20, 0, 0, 0, 1, 0}, wire::MemAccess{0, 3}));
+  add(CU_GRAPH_NODE_TYPE_MEM_FREE, bytes_of(wire::MemFreeNode{MEMORY}));
   s.say(Op::cuGraphClone, wire::GraphClone{CONTEXT, GRAPH, clone});
   add(CU_GRAPH_NODE_TYPE_GRAPH, bytes_of(wire::ObjectNode{clone}));
   s.say(Op::GRAPH_LIST, wire::GraphList{CONTEXT, GRAPH, 2, 0, 0});

@@ -175,6 +175,7 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUgraphNodeParams *": lambda s: s.any_node(),
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: s.kernel_node(),
     "const CUDA_KERNEL_NODE_PARAMS_v1 *": lambda s: s.kernel_node(),
+    "CUDA_MEM_ALLOC_NODE_PARAMS *": lambda _: POOL + struct.pack("<QQQQ", 0, 0, 64, 0),
     "const CUDA_MEMSET_NODE_PARAMS *": lambda s: s.memset_node(),
     "const CUDA_HOST_NODE_PARAMS *": lambda _: HOST_NODE,
     "CUdeviceptr": lambda s: s.device_memory,

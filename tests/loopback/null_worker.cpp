@@ -99,6 +99,10 @@ class NullWorker {
       std::memcpy(out.data(), &next_address_, sizeof next_address_);
       next_address_ += ADDRESS_STEP;
     }
+    if (header.opcode == static_cast<uint16_t>(wire::Op::cuGraphAddNode_v2)) {
+      std::memcpy(out.data() + sizeof(wire::GraphNodeNamed), &next_address_, sizeof next_address_);
+      next_address_ += ADDRESS_STEP;
+    }
     if (header.opcode == static_cast<uint16_t>(wire::Op::HELLO)) out = hello();
     if (header.opcode == static_cast<uint16_t>(wire::Op::HEAP_GROW)) out = extent();
     if (header.opcode == static_cast<uint16_t>(wire::Op::GRAPH_FUNCTIONS)) out = host_node();

@@ -19,7 +19,8 @@ CALLER = Path(__file__).with_name("every_row.py")
 LIMIT_S = 280
 # What the null worker answers names nothing that the program knows.
 UNKNOWN = {
-    *("cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", "cuGraphHostNodeGetParams")
+    *("cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", "cuGraphHostNodeGetParams"),
+    "cuGraphMemAllocNodeGetParams",
 }
 # Answered from what another row has asked for earlier.
 CACHED = {

@@ -58,13 +58,6 @@ NodeBody::~NodeBody() {
   if (staged_bytes_ != 0) Staging::get().release({staged_off_, staged_bytes_});
 }
 
-template <typename T>
-void NodeBody::put(CUgraphNodeType type, const T& body) {
-  type_ = type;
-  const auto* const first = reinterpret_cast<const std::byte*>(&body);
-  bytes_.insert(bytes_.end(), first, first + sizeof body);
-}
-
 CUresult NodeBody::enter(CUcontext context) {
   if (context == nullptr) return CUDA_SUCCESS;
   context_ = find(context);
@@ -194,6 +187,14 @@ CUresult NodeBody::any(const CUgraphNodeParams* p) {
       return event(p->type, p->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return event(p->type, p->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      CUDA_MEM_ALLOC_NODE_PARAMS as_alloc;
+      static_assert(sizeof as_alloc == sizeof p->alloc);
+      std::memcpy(&as_alloc, &p->alloc, sizeof as_alloc);
+      return alloc(&as_alloc);
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return free(p->free.dptr);
     default:
       return static_cast<CUresult>(refuse_part("a graph node of this type"));
   }
@@ -201,6 +202,9 @@ CUresult NodeBody::any(const CUgraphNodeParams* p) {
 
 void NodeBody::belongs_to(Graph& graph) {
   Graph& holder = outermost(graph);
+  const bool is_memory =
+      type_ == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type_ == CU_GRAPH_NODE_TYPE_MEM_FREE;
+  holder.has_memory |= is_memory;
   if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
     Graph* const child = tables().graphs.find(object_);
     if (child == nullptr) return;
@@ -209,7 +213,7 @@ void NodeBody::belongs_to(Graph& graph) {
       Session::get().keep_function(function);
       holder.functions.push_back(function);
     }
-    take_over_events(outermost(*child), &holder);
+    take_over(outermost(*child), &holder);
   } else if (object_ != 0) {
     holder.events.insert(object_);
     if (type_ == CU_GRAPH_NODE_TYPE_EVENT_RECORD) holder.recorded.insert(object_);
@@ -240,7 +244,7 @@ CUresult NodeBody::may_belong_to(const GraphExec& exec, CUgraphNode node) const 
 void NodeBody::belongs_to(GraphExec& exec, CUgraphNode node) {
   if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
     if (Graph* const child = tables().graphs.find(object_)) {
-      take_over_events(outermost(*child), &exec);
+      take_over(outermost(*child), &exec);
     }
   } else if (object_ != 0) {
     exec.events.insert(object_);

@@ -23,6 +23,9 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
   if (call.status() != CUDA_SUCCESS) return call.status();
   Graph* const graph = find(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC && call.context() == 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   // What does not fit into the record comes afterwards.
   constexpr size_t MAX_DEPENDENCIES = 256;
   std::vector<wire::GraphEdge> edges(std::min(after.n, MAX_DEPENDENCIES));
@@ -32,13 +35,20 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
   }
   const wire::AddGraphNode head{call.context(), graph->handle, static_cast<uint32_t>(body.type()),
                                 static_cast<uint32_t>(edges.size())};
-  wire::GraphNodeNamed named;
+  struct {
+    wire::GraphNodeNamed node;
+    wire::MemAllocated memory;  // of a node that allocates
+  } out_values;
   const CUresult result = call.sync(
-      wire::Op::cuGraphAddNode_v2, head, &named,
+      wire::Op::cuGraphAddNode_v2, head, &out_values,
       Part{edges.data(), static_cast<uint32_t>(edges.size() * sizeof edges[0])}, body.bytes());
   if (result != CUDA_SUCCESS) return result;
   body.belongs_to(*graph);
-  const auto node = from_wire<CUgraphNode>(named.node);
+  if (body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+    const CUresult bad = body.adopt(out_values.memory.dptr, &call.context_object());
+    if (bad != CUDA_SUCCESS) return bad;
+  }
+  const auto node = from_wire<CUgraphNode>(out_values.node.node);
   for (size_t i = edges.size(); i < after.n; ++i) {
     const CUgraphEdgeData* const data = after.data == nullptr ? nullptr : &after.data[i];
     if (const CUresult bad = graph_add_dependencies_v2(handle, &after.nodes[i], &node, data, 1)) {
@@ -156,7 +166,26 @@ CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                            const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) {
   FILL(body, body.any(nodeParams));
-  return add(phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, body);
+  const CUresult result =
+      add(phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, body);
+  if (result == CUDA_SUCCESS && body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+    nodeParams->alloc.dptr = body.address();
+  }
+  return result;
+}
+CUresult graph_add_mem_alloc_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode* dependencies, size_t numDependencies,
+                                  CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
+  FILL(body, body.alloc(nodeParams));
+  const CUresult result = add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+  if (result == CUDA_SUCCESS) nodeParams->dptr = body.address();
+  return result;
+}
+CUresult graph_add_mem_free_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                 const CUgraphNode* dependencies, size_t numDependencies,
+                                 CUdeviceptr dptr) {
+  FILL(body, body.free(dptr));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
 }
 
 // ---- changing a graph's

@@ -36,7 +36,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
   if (exec == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   exec->context = call.context() == 0 ? nullptr : &call.context_object();
   exec->flags = flags;
-  take_over_events(outermost(*graph), exec);
+  take_over(outermost(*graph), exec);
   CUresult result = list_host_nodes(call, *graph, &exec->host_nodes);
   for (const auto& node : exec->host_nodes) Session::get().keep_function(node.function);
   if (result == CUDA_SUCCESS) {
@@ -110,7 +110,7 @@ CUresult graph_clone(CUgraph* phGraphClone, CUgraph originalGraph) {
     Session::get().keep_function(function);
     clone->functions.push_back(function);
   }
-  take_over_events(holder, clone);
+  take_over(holder, clone);
   const CUresult result = call.sync(
       wire::Op::cuGraphClone, wire::GraphClone{call.context(), original->handle, clone->handle});
   if (result != CUDA_SUCCESS) {
@@ -226,7 +226,7 @@ CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
   for (const auto& node : host_nodes) Session::get().keep_function(node.function);
   for (const auto& node : exec->host_nodes) Session::get().release_function(node.function);
   exec->host_nodes = std::move(host_nodes);
-  take_over_events(outermost(*graph), exec);
+  take_over(outermost(*graph), exec);
   return CUDA_SUCCESS;
 }
 
@@ -254,13 +254,19 @@ CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
         Session::get().keep_function(node.function);
         graph.functions.push_back(node.function);
       }
-      take_over_events(*exec, &graph);
+      take_over(*exec, &graph);
     });
     return CUDA_SUCCESS;
   }
   Session::get().expect_callbacks(exec->host_nodes);
-  const CUresult result = enqueue.submit(wire::Op::cuGraphLaunch, body, named);
-  if (result != CUDA_SUCCESS) return result;
+  // What a launch allocates may not be free, or not be had: only the driver knows.
+  const CUresult result = exec->has_memory
+                              ? enqueue.submit_and_ask(wire::Op::cuGraphLaunch, body, named)
+                              : enqueue.submit(wire::Op::cuGraphLaunch, body, named);
+  if (result != CUDA_SUCCESS) {
+    Session::get().expect_no_callbacks(exec->host_nodes);
+    return result;
+  }
   for (const wire::Handle handle : exec->recorded) {
     Event* const event = tables().events.find(handle);
     if (event == nullptr) continue;

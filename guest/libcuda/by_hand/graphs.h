@@ -19,9 +19,10 @@ class GraphCall : public Call {
 
 // Where a launch of one graph becomes part of another: a capture, a child graph, a clone.
 template <typename From, typename To>
-void take_over_events(const From& from, To* to) {
+void take_over(const From& from, To* to) {
   to->events.insert(from.events.begin(), from.events.end());
   to->recorded.insert(from.recorded.begin(), from.recorded.end());
+  to->has_memory |= from.has_memory;
 }
 
 // Exactly the host nodes that a launch of the graph runs now. The caller keeps none of them yet.
@@ -44,6 +45,8 @@ class NodeBody {
   CUresult child(CUgraph graph);
   CUresult event(CUgraphNodeType type, CUevent event);
   CUresult empty();
+  CUresult alloc(const CUDA_MEM_ALLOC_NODE_PARAMS* params);
+  CUresult free(CUdeviceptr dptr);
   CUresult any(const CUgraphNodeParams* params);
 
   CUgraphNodeType type() const { return type_; }
@@ -52,12 +55,19 @@ class NodeBody {
 
   // The node is there: what it names belongs to this graph or exec now.
   void belongs_to(Graph& graph);
+  // Likewise what an alloc node has been given.
+  CUresult adopt(uint64_t dptr, Context* context);
+  uint64_t address() const { return address_; }
   CUresult may_belong_to(const GraphExec& exec, CUgraphNode node) const;
   void belongs_to(GraphExec& exec, CUgraphNode node);
 
  private:
   template <typename T>
-  void put(CUgraphNodeType type, const T& body);
+  void put(CUgraphNodeType type, const T& body) {
+    type_ = type;
+    const auto* const first = reinterpret_cast<const std::byte*>(&body);
+    bytes_.insert(bytes_.end(), first, first + sizeof body);
+  }
   CUresult enter(CUcontext context);
 
   CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -65,6 +75,7 @@ class NodeBody {
   std::vector<std::byte> bytes_;
   uint64_t function_ = 0;                       // kept by this
   wire::Handle object_ = 0;                     // graph or event
+  uint64_t memory_bytes_ = 0, address_ = 0;     // of an alloc node
   uint64_t staged_off_ = 0, staged_bytes_ = 0;  // parameters in the slab
 };
 

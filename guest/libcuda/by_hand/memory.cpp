@@ -62,9 +62,11 @@ CUresult mem_free_v2(CUdeviceptr dptr) {
   const auto known = memory_map().find(dptr);
   const Call call(CaptureRule::FORBIDDEN, known ? known->context : nullptr);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  auto range = memory_map().remove(dptr, MemoryKind::DEVICE);
-  if (!range) range = memory_map().remove(dptr, MemoryKind::POOL);
-  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_of_graph = known && known->begin == dptr && known->kind == MemoryKind::GRAPH;
+  if (!is_of_graph && !memory_map().remove(dptr, MemoryKind::DEVICE) &&
+      !memory_map().remove(dptr, MemoryKind::POOL)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const CUresult result = call.sync(wire::Op::cuMemFree_v2, wire::MemFree{call.context(), dptr});
   return result;
 }

@@ -13,6 +13,14 @@ MemoryMap& memory_map() {
 void MemoryMap::add(MemoryRange range) {
   const std::unique_lock lock(mutex_);
   range.buffer_id = next_buffer_id_++;
+  // When the driver gives an address out anew the graph that had it is gone.
+  if (any_of_graphs_) {
+    std::erase_if(ranges_, [&](const auto& item) {
+      return item.second.kind == MemoryKind::GRAPH && item.first < range.begin + range.bytes &&
+             range.begin < item.first + item.second.bytes;
+    });
+  }
+  any_of_graphs_ |= range.kind == MemoryKind::GRAPH;
   ranges_[range.begin] = range;
 }
 

@@ -16,6 +16,7 @@ enum class MemoryKind {
   DEVICE,
   POOL,    // of cuMemAllocAsync
   GLOBAL,  // of a module
+  GRAPH,   // of a node: at its address for good, whether it is allocated just now or not
   PINNED,  // of cuMemHostAlloc
   REGISTERED,
   ALIAS,  // where the GPU, and this process a second time, sees what REGISTERED moved
@@ -71,6 +72,7 @@ class MemoryMap {
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, MemoryRange> ranges_;
   uint64_t next_buffer_id_ = 1;
+  bool any_of_graphs_ = false;
 };
 
 MemoryMap& memory_map();

@@ -119,11 +119,13 @@ struct Graph {
   std::set<wire::Handle> events;    // that its nodes wait for or record
   std::set<wire::Handle> recorded;  // of these
   std::vector<wire::Handle> children;
-  struct KernelParams {  // what cuGraphKernelNodeGetParams has given out
+  bool has_memory = false;  // nodes that allocate or free: the driver may refuse a launch
+  struct KernelParams {     // what cuGraphKernelNodeGetParams has given out
     std::vector<std::byte> bytes;
     std::vector<void*> pointers;
   };
-  std::map<wire::Handle, KernelParams> kernel_params;  // by node
+  std::map<wire::Handle, KernelParams> kernel_params;                  // by node
+  std::map<wire::Handle, std::vector<CUmemAccessDesc>> memory_access;  // likewise
 };
 
 // The one that holds what `graph` and all around it keep alive.
@@ -139,6 +141,7 @@ struct GraphExec {
   };
   std::vector<HostNode> host_nodes;  // exactly those that a launch runs; it keeps the functions
   std::set<wire::Handle> events, recorded;
+  bool has_memory = false;
 };
 
 struct MemPool {

@@ -59,7 +59,9 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
   const bool alias = range.kind == MemoryKind::ALIAS;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:  // a pool is its device's, no context's
-      return put(range.kind == MemoryKind::POOL ? 0 : range.context->handle);
+      return put(range.kind == MemoryKind::POOL || range.kind == MemoryKind::GRAPH
+                     ? 0
+                     : range.context->handle);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {

@@ -22,15 +22,12 @@ struct DevicePools {
 std::mutex mutex;
 auto& pools = *new std::map<int, DevicePools>;
 
-CUresult refuse_in_capture() {
-  return static_cast<CUresult>(refuse_part("stream-ordered allocation in a stream capture"));
-}
-
 bool is_device(CUdevice dev) {
   return dev >= 0 && static_cast<size_t>(dev) < Session::get().devices().size();
 }
 
-// A location that names a device of the session.
+}  // namespace
+
 CUresult check_location(const CUmemLocation* location, CUmemAllocationType type) {
   if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED) {
@@ -39,12 +36,13 @@ CUresult check_location(const CUmemLocation* location, CUmemAllocationType type)
   return is_device(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+namespace {
+
 CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle pool,
                   wire::Op op) {
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  if (enqueue.capture() != nullptr) return refuse_in_capture();
   const Allowance allowance(enqueue.call(), bytes);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   Stream& target = enqueue.stream();
@@ -60,8 +58,11 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
     (void)enqueue.submit(wire::Op::cuMemFreeAsync, wire::FreeAsync{0, 0, out.dptr});
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  MemoryRange range{out.dptr, bytes, MemoryKind::POOL, target.context};
-  range.pool = pool != 0 ? pool : current_pool(target.context->device);
+  Capture* const capture = enqueue.capture();
+  if (capture != nullptr) capture->with_graph([](Graph& graph) { graph.has_memory = true; });
+  const MemoryKind kind = capture != nullptr ? MemoryKind::GRAPH : MemoryKind::POOL;
+  MemoryRange range{out.dptr, bytes, kind, target.context};
+  if (capture == nullptr) range.pool = pool != 0 ? pool : current_pool(target.context->device);
   memory_map().add(range);
   *dptr = out.dptr;
   return CUDA_SUCCESS;
@@ -242,8 +243,18 @@ CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryP
 CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  if (enqueue.capture() != nullptr) return refuse_in_capture();
   const wire::FreeAsync body{0, 0, dptr};
+  const auto known = memory_map().find(dptr);
+  if (!known || known->begin != dptr) return CUDA_ERROR_INVALID_VALUE;
+  Capture* const capture = enqueue.capture();
+  if (capture != nullptr || known->kind == MemoryKind::GRAPH) {
+    // Whether it may be is the driver's to say; a launch may allocate it again.
+    const CUresult result = enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
+    if (result == CUDA_SUCCESS && capture != nullptr) {
+      capture->with_graph([](Graph& graph) { graph.has_memory = true; });
+    }
+    return result;
+  }
   if (memory_map().remove(dptr, MemoryKind::POOL)) {
     return enqueue.submit(wire::Op::cuMemFreeAsync, body);
   }

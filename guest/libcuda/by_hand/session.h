@@ -145,6 +145,7 @@ class Session {
   [[nodiscard]] bool find_graph_function(uint64_t id, CUDA_HOST_NODE_PARAMS* found);
   // A launch that runs each of these once.
   void expect_callbacks(const std::vector<GraphExec::HostNode>& nodes);
+  void expect_no_callbacks(const std::vector<GraphExec::HostNode>& nodes);  // of one that failed
   // Of a user object: once, when the worker asks for it, which may be never.
   uint64_t add_destructor(HostFunction function);
   void drop_destructor(uint64_t id);  // the worker never will

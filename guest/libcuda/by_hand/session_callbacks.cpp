@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host functions: the worker's driver asks, a thread of ours runs them.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -74,6 +75,15 @@ void Session::expect_callbacks(const std::vector<GraphExec::HostNode>& nodes) {
   }
   expected_callbacks_ += nodes.size();
   callback_wanted_.notify_all();
+}
+
+void Session::expect_no_callbacks(const std::vector<GraphExec::HostNode>& nodes) {
+  const std::lock_guard lock(callback_mutex_);
+  for (const auto& node : nodes) {
+    const auto entry = host_functions_.find(node.function);
+    if (entry != host_functions_.end() && entry->second.n_expected > 0) --entry->second.n_expected;
+  }
+  expected_callbacks_ -= std::min<uint64_t>(expected_callbacks_, nodes.size());
 }
 
 uint64_t Session::add_destructor(HostFunction function) {

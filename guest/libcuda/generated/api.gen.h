@@ -442,6 +442,17 @@ CUresult stream_begin_capture_to_graph(CUstream hStream, CUgraph hGraph,
                                        const CUgraphNode* dependencies,
                                        const CUgraphEdgeData* dependencyData,
                                        size_t numDependencies, CUstreamCaptureMode mode);
+CUresult graph_add_mem_alloc_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode* dependencies, size_t numDependencies,
+                                  CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams);
+CUresult graph_add_mem_free_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                 const CUgraphNode* dependencies, size_t numDependencies,
+                                 CUdeviceptr dptr);
+CUresult graph_mem_alloc_node_get_params(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS* params_out);
+CUresult graph_mem_free_node_get_params(CUgraphNode hNode, CUdeviceptr* dptr_out);
+CUresult device_get_graph_mem_attribute(CUdevice device, CUgraphMem_attribute attr, void* value);
+CUresult device_set_graph_mem_attribute(CUdevice device, CUgraphMem_attribute attr, void* value);
+CUresult device_graph_mem_trim(CUdevice device);
 CUresult graph_debug_dot_print(CUgraph hGraph, const char* path, unsigned int flags);
 CUresult user_object_create(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                             unsigned int initialRefcount, unsigned int flags);

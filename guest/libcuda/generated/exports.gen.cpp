@@ -1092,6 +1092,36 @@ EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hG
   return guest::stream_begin_capture_to_graph(hStream, hGraph, dependencies, dependencyData,
                                               numDependencies, mode);
 }
+EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                               const CUgraphNode* dependencies,
+                                               size_t numDependencies,
+                                               CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
+  return guest::graph_add_mem_alloc_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                         nodeParams);
+}
+EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                              const CUgraphNode* dependencies,
+                                              size_t numDependencies, CUdeviceptr dptr) {
+  return guest::graph_add_mem_free_node(phGraphNode, hGraph, dependencies, numDependencies, dptr);
+}
+EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
+                                                     CUDA_MEM_ALLOC_NODE_PARAMS* params_out) {
+  return guest::graph_mem_alloc_node_get_params(hNode, params_out);
+}
+EXPORT CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {
+  return guest::graph_mem_free_node_get_params(hNode, dptr_out);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
+                                                     void* value) {
+  return guest::device_get_graph_mem_attribute(device, attr, value);
+}
+EXPORT CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
+                                                     void* value) {
+  return guest::device_set_graph_mem_attribute(device, attr, value);
+}
+EXPORT CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
+  return guest::device_graph_mem_trim(device);
+}
 EXPORT CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int flags) {
   return guest::graph_debug_dot_print(hGraph, path, flags);
 }

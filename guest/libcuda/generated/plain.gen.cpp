@@ -270,6 +270,13 @@ CUresult graph_kernel_node_copy_attributes(CUgraphNode dst, CUgraphNode src) {
   return call.sync(wire::Op::cuGraphKernelNodeCopyAttributes, in);
 }
 
+CUresult device_graph_mem_trim(CUdevice device) {
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuDeviceGraphMemTrim_in in{call.context(), static_cast<uint64_t>(device)};
+  return call.sync(wire::Op::cuDeviceGraphMemTrim, in);
+}
+
 CUresult user_object_retain(CUuserObject object, unsigned int count) {
   Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();

@@ -146,6 +146,9 @@ CUresult graph_kernel_node_set_attribute(Session& session, const Task& task, Rep
 CUresult stream_update_capture_dependencies_v2(Session& session, const Task& task,
                                                ReplyWriter& reply);
 CUresult stream_begin_capture_to_graph(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_get_graph_mem_attribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_set_graph_mem_attribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_graph_mem_trim(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_debug_dot_print(Session& session, const Task& task, ReplyWriter& reply);
 CUresult user_object_create(Session& session, const Task& task, ReplyWriter& reply);
 CUresult user_object_retain(Session& session, const Task& task, ReplyWriter& reply);

@@ -320,6 +320,16 @@ CUresult graph_kernel_node_copy_attributes(Session& session, const Task& task, R
   return result;
 }
 
+CUresult device_graph_mem_trim(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuDeviceGraphMemTrim_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  if (session.driver->cuDeviceGraphMemTrim == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuDeviceGraphMemTrim(static_cast<CUdevice>(in.device));
+  (void)reply;
+  return result;
+}
+
 CUresult user_object_retain(Session& session, const Task& task, ReplyWriter& reply) {
   wire::cuUserObjectRetain_in in;
   if (!task.read(&in)) return session.violation(task);

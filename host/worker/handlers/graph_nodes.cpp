@@ -139,6 +139,25 @@ CUresult NodeWork::read_memcpy(Session& session, const wire::MemcpyNode& body) {
   return CUDA_SUCCESS;
 }
 
+CUresult NodeWork::read_alloc(Session& session, const Task& task, std::span<const std::byte> rest) {
+  const auto body = take<wire::MemAllocNode>(session, task, &rest);
+  if (body.n_access > wire::MAX_MEM_ACCESS) session.violation(task);
+  for (uint32_t i = 0; i < body.n_access; ++i) {
+    const auto access = take<wire::MemAccess>(session, task, &rest);
+    CUmemAccessDesc& each = access_.emplace_back();
+    each.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(access.device)};
+    each.flags = static_cast<CUmemAccess_flags>(access.flags);
+  }
+  alloc_.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  alloc_.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(body.device)};
+  alloc_.poolProps.maxSize = body.max_bytes;
+  alloc_.poolProps.usage = static_cast<unsigned short>(body.usage);
+  alloc_.accessDescs = access_.empty() ? nullptr : access_.data();
+  alloc_.accessDescCount = access_.size();
+  alloc_.bytesize = body.bytes;
+  return CUDA_SUCCESS;
+}
+
 CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
                         std::span<const std::byte> rest) {
   type_ = static_cast<CUgraphNodeType>(type);
@@ -169,6 +188,11 @@ CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
                  : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_EMPTY:
       return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      return read_alloc(session, task, rest);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      freed_ = take<wire::MemFreeNode>(session, task, &rest).dptr;
+      return session.is_guest_memory(freed_, 1) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -194,6 +218,10 @@ CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
       return driver.cuGraphAddEventWaitNode(node, graph, list, n, event_);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return driver.cuGraphAddEventRecordNode(node, graph, list, n, event_);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      return driver.cuGraphAddMemAllocNode(node, graph, list, n, &alloc_);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return driver.cuGraphAddMemFreeNode(node, graph, list, n, freed_);
     default:
       return driver.cuGraphAddEmptyNode(node, graph, list, n);
   }

@@ -36,12 +36,18 @@ class NodeWork {
 
   CUresult add(const DriverTable& driver, CUgraph graph, const std::vector<CUgraphNode>& after,
                CUcontext context, CUgraphNode* node);
+  // After add(): the memory that the node allocates, 0 bytes: none.
+  uint64_t memory_bytes() const {
+    return type_ == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? alloc_.bytesize : 0;
+  }
+  CUdeviceptr memory() const { return alloc_.dptr; }
   CUresult set(const DriverTable& driver, CUgraphNode node);
   CUresult set(const DriverTable& driver, CUgraphExec exec, CUgraphNode node, CUcontext context);
 
  private:
   CUresult read_kernel(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult read_memcpy(Session& session, const wire::MemcpyNode& body);
+  CUresult read_alloc(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult point_to_params(Session& session);
 
   CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -51,6 +57,9 @@ class NodeWork {
   CUDA_HOST_NODE_PARAMS host_{};
   CUgraph child_ = nullptr;
   CUevent event_ = nullptr;
+  CUDA_MEM_ALLOC_NODE_PARAMS alloc_{};
+  std::vector<CUmemAccessDesc> access_;
+  CUdeviceptr freed_ = 0;
   std::vector<std::byte> params_;
   std::vector<void*> pointers_;
   size_t param_bytes_ = 0;

@@ -87,6 +87,22 @@ CUresult describe_kernel(Session& session, const Task& task, const wire::GraphNo
   return CUDA_SUCCESS;
 }
 
+CUresult describe_alloc(Session& session, CUgraphNode node, ReplyWriter& reply) {
+  CUDA_MEM_ALLOC_NODE_PARAMS p{};
+  if (const CUresult bad = session.driver->cuGraphMemAllocNodeGetParams(node, &p)) return bad;
+  if (p.accessDescCount > wire::MAX_MEM_ACCESS) return CUDA_ERROR_NOT_SUPPORTED;
+  reply.put(wire::MemAllocFound{
+      {p.bytesize, p.poolProps.maxSize, static_cast<uint32_t>(p.poolProps.location.id),
+       p.poolProps.usage, static_cast<uint32_t>(p.accessDescCount), 0},
+      p.dptr});
+  for (size_t i = 0; i < p.accessDescCount; ++i) {
+    const CUmemAccessDesc& access = p.accessDescs[i];
+    reply.put(wire::MemAccess{static_cast<uint32_t>(access.location.id),
+                              static_cast<uint32_t>(access.flags)});
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult describe_memcpy(Session& session, CUgraphNode node, ReplyWriter& reply) {
   CUDA_MEMCPY3D p{};
   if (const CUresult bad = session.driver->cuGraphMemcpyNodeGetParams(node, &p)) return bad;
@@ -134,6 +150,14 @@ CUresult describe_node(Session& session, const Task& task, const wire::GraphNode
       CUDA_HOST_NODE_PARAMS p{};
       result = driver.cuGraphHostNodeGetParams(node, &p);
       reply.put(wire::HostNode{reinterpret_cast<uint64_t>(p.userData)});
+      return result;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      return describe_alloc(session, node, reply);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: {
+      CUdeviceptr dptr = 0;
+      result = driver.cuGraphMemFreeNodeGetParams(node, &dptr);
+      reply.put(wire::MemFreeNode{dptr});
       return result;
     }
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:

@@ -11,7 +11,7 @@ namespace {
 
 CUresult keep_in_window(Session& session, wire::Handle context, CUdeviceptr dptr, uint64_t bytes) {
   if (session.is_in_window(dptr, bytes)) {
-    session.add_device_range(dptr, bytes, context);
+    session.add_device_range(dptr, {bytes, context});
     return CUDA_SUCCESS;
   }
   log("the driver placed %llu bytes at 0x%llx, outside of the window: freed and refused",
@@ -84,10 +84,9 @@ CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   // Forgotten first: once it is free another thread may be given the same address.
-  const uint64_t bytes = session.remove_device_range(body.dptr);
+  const auto range = session.remove_device_range(body.dptr);
   const CUresult result = session.driver->cuMemFree_v2(body.dptr);
-  if (result != CUDA_SUCCESS && bytes != 0)
-    session.add_device_range(body.dptr, bytes, body.context);
+  if (result != CUDA_SUCCESS && range.bytes != 0) session.add_device_range(body.dptr, range);
   return result;
 }
 

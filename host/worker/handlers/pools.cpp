@@ -2,6 +2,7 @@
 // Memory pools and what is allocated from them in stream order.
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/graph_calls.h"
 #include "log.h"
 
 namespace kvgpu::worker {
@@ -26,7 +27,10 @@ CUresult allocate(Session& session, const wire::MemAllocAsync& body, ReplyWriter
     (void)session.driver->cuMemFreeAsync(dptr, stream->raw);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  session.add_device_range(dptr, body.bytes, stream->context_handle);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  (void)session.driver->cuStreamIsCapturing(stream->raw, &status);
+  const bool of_graph = status != CU_STREAM_CAPTURE_STATUS_NONE;
+  session.add_device_range(dptr, {body.bytes, stream->context_handle, of_graph});
   reply.put(wire::MemAllocated{dptr});
   return CUDA_SUCCESS;
 }
@@ -56,13 +60,33 @@ CUresult mem_alloc_from_pool_async(Session& session, const Task& task, ReplyWrit
 CUresult mem_free_async(Session& session, const Task& task, ReplyWriter&) {
   wire::FreeAsync body;
   if (!task.read(&body)) session.violation(task);
-  const uint64_t bytes = session.remove_device_range(body.dptr);
-  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto range = session.remove_device_range(body.dptr);
+  if (range.bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = session.driver->cuMemFreeAsync(body.dptr, task.stream->raw);
-  if (result != CUDA_SUCCESS) {
-    session.add_device_range(body.dptr, bytes, task.stream->context_handle);
-  }
+  if (result != CUDA_SUCCESS) session.add_device_range(body.dptr, range);
   return result;
+}
+
+CUresult device_get_graph_mem_attribute(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::GraphMemAttribute body;
+  if (!task.read(&body)) session.violation(task);
+  if (body.attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+    return CUDA_ERROR_INVALID_VALUE;  // of unknown size
+  }
+  uint64_t value = 0;
+  const CUresult result = session.driver->cuDeviceGetGraphMemAttribute(
+      static_cast<CUdevice>(body.device), static_cast<CUgraphMem_attribute>(body.attribute),
+      &value);
+  reply.put(wire::Value64{value});
+  return result;
+}
+
+CUresult device_set_graph_mem_attribute(Session& session, const Task& task, ReplyWriter&) {
+  wire::GraphMemAttribute body;
+  if (!task.read(&body)) session.violation(task);
+  return session.driver->cuDeviceSetGraphMemAttribute(
+      static_cast<CUdevice>(body.device), static_cast<CUgraphMem_attribute>(body.attribute),
+      &body.value);
 }
 
 CUresult mem_pool_create(Session& session, const Task& task, ReplyWriter&) {

@@ -26,6 +26,11 @@ struct GraphNodeRef {
 struct GraphNodeNamed {
   Handle node;
 };
+struct GraphMemAttribute {
+  uint32_t device;
+  uint32_t attribute;
+  uint64_t value;  // of cuDeviceSetGraphMemAttribute; cuDeviceGetGraphMemAttribute: the reply
+};
 struct FindInClone {
   Handle context;
   Handle node;
@@ -167,6 +172,26 @@ struct MemsetNode {
 };
 struct HostNode {
   uint64_t function;  // the guest's id
+};
+struct MemAllocNode {  // n_access x MemAccess follow; the reply to adding it ends with its address
+  uint64_t bytes;
+  uint64_t max_bytes;  // of the pool's properties
+  uint32_t device;
+  uint32_t usage;
+  uint32_t n_access;
+  uint32_t reserved;
+};
+struct MemAccess {
+  uint32_t device;
+  uint32_t flags;
+};
+inline constexpr uint32_t MAX_MEM_ACCESS = 16;
+struct MemAllocFound {  // of GRAPH_NODE_PARAMS; n_access x MemAccess follow
+  MemAllocNode params;
+  uint64_t dptr;
+};
+struct MemFreeNode {
+  uint64_t dptr;
 };
 struct ObjectNode {  // a child graph, or the event that is recorded or waited for
   Handle object;

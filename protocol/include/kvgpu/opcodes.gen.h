@@ -152,6 +152,9 @@ enum class Op : uint16_t {
   cuStreamUpdateCaptureDependencies_v2 = 345,
   cuStreamBeginCaptureToGraph = 346,
   cuGraphDebugDotPrint = 347,
+  cuDeviceGetGraphMemAttribute = 348,
+  cuDeviceSetGraphMemAttribute = 349,
+  cuDeviceGraphMemTrim = 350,
 };
 
 // The minor version of the protocol that brought the record.
@@ -241,6 +244,9 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuStreamUpdateCaptureDependencies_v2:
     case Op::cuStreamBeginCaptureToGraph:
     case Op::cuGraphDebugDotPrint:
+    case Op::cuDeviceGetGraphMemAttribute:
+    case Op::cuDeviceSetGraphMemAttribute:
+    case Op::cuDeviceGraphMemTrim:
       return 2;
     default:
       return 1;

@@ -170,6 +170,11 @@ struct cuGraphKernelNodeCopyAttributes_in {
   uint64_t src;
 };
 
+struct cuDeviceGraphMemTrim_in {
+  Handle context;
+  uint64_t device;
+};
+
 struct cuUserObjectRetain_in {
   Handle context;
   uint64_t object;
