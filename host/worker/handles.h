@@ -10,6 +10,7 @@
 #include <shared_mutex>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kvgpu/records.h"
@@ -17,9 +18,10 @@
 
 namespace kvgpu::worker {
 
-// Held while the driver is asked about the context's watch_stream.
+// What calls the driver about a context and is not ordered with its end (other threads than the one
+// that ends it) shares the mutex meanwhile. A reader never waits for a writer that waits.
 struct Watch {
-  std::mutex mutex;
+  std::shared_mutex mutex;
   bool is_over = false;  // the context goes
 };
 
@@ -36,6 +38,12 @@ struct Context {
   static uint64_t next_serial() {
     static std::atomic<uint64_t> last{0};
     return ++last;
+  }
+  // Calls `use` unless the context goes, which then waits for it.
+  template <typename Use>
+  void while_there(Use use) const {
+    const std::shared_lock lock(watch->mutex);
+    if (!watch->is_over) use();
   }
 };
 
@@ -207,7 +215,7 @@ class HandleTable {
   };
   // These hold the lock.
   void insert_raw(wire::Handle handle, Raw object) {
-    if (object.owner != 0) owned_[object.owner].push_back(handle);
+    if (object.owner != 0) owned_[object.owner].insert(handle);
     by_raw_[object.raw] = handle;
     raw_.emplace(handle, std::move(object));
   }
@@ -216,13 +224,17 @@ class HandleTable {
     if (gone.empty()) return;
     const auto named = by_raw_.find(gone.mapped().raw);
     if (named != by_raw_.end() && named->second == handle) by_raw_.erase(named);
+    const auto owned = owned_.find(gone.mapped().owner);
+    if (owned == owned_.end()) return;  // no owner, or it goes itself
+    owned->second.erase(handle);
+    if (owned->second.empty()) owned_.erase(owned);
   }
 
   mutable std::shared_mutex mutex_;
   std::unordered_map<const void*, wire::Handle> by_raw_;
   uint64_t n_named_nodes_ = 0;
   std::unordered_map<wire::Handle, Raw> raw_;
-  std::unordered_map<wire::Handle, std::vector<wire::Handle>> owned_;
+  std::unordered_map<wire::Handle, std::unordered_set<wire::Handle>> owned_;
   std::unordered_map<wire::Handle, std::shared_ptr<Stream>> streams_;
   std::unordered_map<wire::Handle, std::shared_ptr<Context>> contexts_;
 };

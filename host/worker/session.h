@@ -99,7 +99,7 @@ class Session {
   // Makes progress words, slab and extents known to the driver, once, when the first context
   // exists.
   [[nodiscard]] CUresult register_session_memory(const Context& context);
-  // Before a primary context is reset: if it is the one they were made in they would go with it.
+  // Before a context ends: if it is the one they were made in they would go with it.
   void end_registrations(const Context& going);
   // Makes the context current in which session memory is registered.
   [[nodiscard]] CUresult enter_registered();

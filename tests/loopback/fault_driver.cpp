@@ -145,6 +145,7 @@ MAY_FAIL(cuStreamWaitValue64_v2,
 MAY_FAIL(cuStreamBatchMemOp_v2,
          (CUstream stream, unsigned n, CUstreamBatchMemOpParams* operations, unsigned flags),
          (stream, n, operations, flags))
+MAY_FAIL(cuStreamCreate, (CUstream * stream, unsigned flags), (stream, flags))
 MAY_FAIL(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority),
          (stream, flags, priority))
 MAY_FAIL(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),

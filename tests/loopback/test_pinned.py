@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from framework.loopback import LOOPBACK, Loopback, case_filter, case_names
+from framework.loopback import LOOPBACK, Loopback, case_filter, case_names, loopback
 
 # What of the cases needs neither mapped access nor a kernel that waits on pinned memory.
 ORDINARY = [
@@ -30,6 +30,13 @@ def test_pinned_copy_gives_ordinary_pages(host: Loopback) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "1 passed" in done.stdout
     assert "mapped access to host memory" in done.stderr
+
+
+def test_session_memory_after_a_context_that_failed_half_way() -> None:
+    # No jail: it shows the worker one driver folder, and this driver lies in two.
+    driver = str(LOOPBACK / "libfault_driver.so")
+    with loopback(driver=driver, jail=False, KVGPU_FAULT="cuStreamCreate:1:2") as host:
+        assert "1 passed" in host.check(LOOPBACK / "poison_cases", "--test-case=unprepared:*")
 
 
 @pytest.mark.parametrize("case", ORDINARY)

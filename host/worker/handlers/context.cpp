@@ -16,13 +16,14 @@ CUresult prepare(Session& session, Context& context, wire::ContextRetained* out)
   const DriverTable& driver = *session.driver;
   if (const CUresult bad = session.enter(context)) return bad;
   if (const CUresult bad = session.register_session_memory(context)) return bad;
-  if (const CUresult bad = driver.cuStreamCreate(&context.watch_stream, CU_STREAM_NON_BLOCKING)) {
-    return bad;
+  CUresult result = driver.cuStreamCreate(&context.watch_stream, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS) {
+    result = driver.cuCtxGetStreamPriorityRange(&out->least_priority, &out->greatest_priority);
   }
-  const CUresult result =
-      driver.cuCtxGetStreamPriorityRange(&out->least_priority, &out->greatest_priority);
-  if (result != CUDA_SUCCESS) return result;
-  return driver.cuCtxGetApiVersion(context.raw, &out->api_version);
+  if (result == CUDA_SUCCESS) result = driver.cuCtxGetApiVersion(context.raw, &out->api_version);
+  // The caller ends the context.
+  if (result != CUDA_SUCCESS) session.end_registrations(context);
+  return result;
 }
 
 void add_to_tables(Session& session, const Task& task, const wire::ContextRetain& body,
@@ -52,7 +53,7 @@ std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
   if (context != nullptr) {
     session.handles.remove_streams_of(handle);
     session.handles.remove(handle);
-    const std::lock_guard lock(context->watch->mutex);
+    const std::unique_lock lock(context->watch->mutex);
     context->watch->is_over = true;
   }
   return context;

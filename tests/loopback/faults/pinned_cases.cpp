@@ -51,6 +51,20 @@ void round_trip(unsigned char* host, size_t bytes) {
 
 }  // namespace
 
+// Run on fault_driver with KVGPU_FAULT=cuStreamCreate:1:2, which is the worker's own stream.
+TEST_CASE("unprepared: session memory is there after a first context that failed half-way") {
+  CU(cuInit(0));
+  CUcontext context;
+  CU_IS(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  const Gpu gpu;
+  unsigned char* host = nullptr;
+  CU(cuMemHostAlloc(reinterpret_cast<void**>(&host), BYTES, CU_MEMHOSTALLOC_PORTABLE));
+  round_trip(host, BYTES);
+  CU(cuMemFreeHost(host));
+  std::vector<unsigned char> pageable(BYTES);
+  round_trip(pageable.data(), BYTES);
+}
+
 TEST_CASE("pinned_copy: ordinary pages, right copies, no mapped access") {
   const Gpu gpu;
   unsigned char* host = nullptr;
