@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <memory>
 #include <vector>
 
 #include "driver.h"
@@ -12,6 +13,7 @@
 namespace kvgpu::worker {
 
 class Session;
+struct Context;  // handles.h
 
 class Quiet {
  public:
@@ -25,8 +27,12 @@ class Quiet {
   void wait();
 
  private:
+  struct Behind {
+    std::shared_ptr<Context> context;
+    CUevent event;
+  };
   const DriverTable& driver_;
-  std::vector<CUevent> events_;
+  std::vector<Behind> events_;
 };
 
 }  // namespace kvgpu::worker

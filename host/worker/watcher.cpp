@@ -36,9 +36,12 @@ bool Watcher::is_outstanding() const {
 
 void Watcher::look_for_faults() const {
   for (const auto& context : session_->handles.contexts()) {
-    const std::lock_guard lock(context->watch->mutex);
-    if (context->watch->is_over || session_->enter(*context) != CUDA_SUCCESS) continue;
-    const CUresult result = session_->driver->cuStreamQuery(context->watch_stream);
+    CUresult result = CUDA_SUCCESS;
+    context->while_there([&] {
+      if (session_->enter(*context) == CUDA_SUCCESS) {
+        result = session_->driver->cuStreamQuery(context->watch_stream);
+      }
+    });
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
       log("context of device %d has faulted: %s", context->device,
           error_name(*session_->driver, result).c_str());

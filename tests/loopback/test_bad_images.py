@@ -11,6 +11,7 @@ import pytest
 from framework.loopback import BUILD, Loopback
 
 INVALID_IMAGE, NO_BINARY, INVALID_PTX, UNSUPPORTED_PTX, NOT_FOUND = 200, 209, 218, 222, 301
+NOT_SUPPORTED = 801
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 
@@ -90,3 +91,12 @@ def test_ptx_file_that_is_not_there(host: Loopback, tmp_path: Path) -> None:
     result, log = load(host, tmp_path / "none.ptx")
     assert result == NOT_FOUND
     assert "none.ptx" in log
+
+
+def test_images_that_were_never_loaded_make_room(host: Loopback, tmp_path: Path) -> None:
+    (tmp_path / "whole.fatbin").write_bytes(fatbin())
+    script = Path(__file__).with_name("cut_images.py")
+    done = host.run(sys.executable, script, tmp_path / "whole.fatbin")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{host.logs()}"
+    assert [int(word) for word in done.stdout.split()] == [INVALID_IMAGE, NOT_SUPPORTED, 0]
+    assert "more than 1 GiB" in done.stderr

@@ -138,6 +138,9 @@ CUresult load_library(CUlibrary* library, const ImageBytes& image, unsigned n,
 }  // namespace
 
 CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
+  if (image.bytes > wire::MAX_IMAGE_BYTES) {
+    return static_cast<CUresult>(refuse_part("an image of more than 1 GiB"));
+  }
   static std::atomic<uint32_t> next_blob{1};
   const uint32_t number = next_blob++;
   *blob = wire::make_handle(wire::Kind::BLOB, 0, number % wire::MAX_HANDLE_INDEX,

@@ -56,9 +56,15 @@ CUresult upload(Session& session, const Task& task, ReplyWriter&) {
   if (body.slab_off > SLAB_BYTES || body.len_bytes > SLAB_BYTES - body.slab_off)
     session.violation(task);
   const std::span chunk(session.slab() + body.slab_off, body.len_bytes);
-  if (!session.blobs.write(body.blob, body.total_bytes, body.offset, chunk))
-    session.violation(task);
-  return CUDA_SUCCESS;
+  switch (session.blobs.write(body.blob, body.total_bytes, body.offset, chunk)) {
+    case Blobs::Written::YES:
+      return CUDA_SUCCESS;
+    case Blobs::Written::GONE:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case Blobs::Written::NEVER:
+      break;
+  }
+  session.violation(task);
 }
 
 CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
@@ -79,8 +85,12 @@ CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply) {
 
 CUresult host_sync(Session& session, const Task&, ReplyWriter&) {
   for (const auto& context : session.handles.contexts()) {
-    if (const CUresult bad = session.enter(*context)) return bad;
-    if (const CUresult bad = session.driver->cuCtxSynchronize()) return bad;
+    CUresult result = CUDA_SUCCESS;
+    context->while_there([&] {
+      result = session.enter(*context);
+      if (result == CUDA_SUCCESS) result = session.driver->cuCtxSynchronize();
+    });
+    if (result != CUDA_SUCCESS) return result;
   }
   session.output.deliver(session.events);
   return CUDA_SUCCESS;

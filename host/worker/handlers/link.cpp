@@ -42,8 +42,8 @@ CUresult link_add_data_v2(Session& session, const Task& task, ReplyWriter& reply
   if (body.name_bytes > after_options.size()) session.violation(task);
   const std::string name(reinterpret_cast<const char*>(after_options.data()), body.name_bytes);
   auto blob = session.blobs.take(body.blob);
-  if (blob.empty()) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
+  if (blob.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_whole(blob)) return CUDA_ERROR_INVALID_IMAGE;

@@ -20,9 +20,9 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
     rest = rest.subspan(sizeof request);
   }
   if (!jit->read(request, rest)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
   const auto image = session.blobs.take(body.blob);
-  if (image.empty()) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  if (image.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
   // The driver takes no length: what an image says of its own size must lie inside of it.
   CUresult result = is_whole(image) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
   Module module = nullptr;

@@ -258,6 +258,7 @@ struct LaunchGraph {
 };
 
 // ---- images
+inline constexpr uint64_t MAX_IMAGE_BYTES = 1 << 30;  // of those a worker holds, all together, too
 struct LoadImage {
   Handle context;
   Handle blob;
