@@ -88,6 +88,13 @@ CUresult set_fill(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PAR
   return make_fill(*context, *p, &target->operation);
 }
 
+CUresult set_batch(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  GraphNode* target;
+  RETURN_IF_FAILED(find_target(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &target));
+  Context* const context = p ? context_of(p->ctx) : nullptr;
+  return context ? make_batch(*context, *p, &target->operation) : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult set_host(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
   GraphNode* target;
   RETURN_IF_FAILED(find_target(exec, node, CU_GRAPH_NODE_TYPE_HOST, &target));
@@ -132,6 +139,31 @@ SOFTWARE_GPU_API cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CU
     if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
     return make_copy(*context, *p, operation);
   });
+}
+SOFTWARE_GPU_API cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph,
+                                          const CUgraphNode* after, size_t n,
+                                          const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return add(node, graph, after, n, p ? p->ctx : nullptr,
+             [p](Context* context, Operation* operation) {
+               if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
+               return make_batch(*context, *p, operation);
+             });
+}
+SOFTWARE_GPU_API cuGraphBatchMemOpNodeGetParams(CUgraphNode node,
+                                                CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  RETURN_IF_FAILED(enter_without_context());
+  const NodeParams* const params = params_of(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  if (!params || !p) return CUDA_ERROR_INVALID_VALUE;
+  *p = params->batch;
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
+                                                const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return set_batch(nullptr, node, p);
+}
+SOFTWARE_GPU_API cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                    const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return exec ? set_batch(exec, node, p) : CUDA_ERROR_INVALID_VALUE;
 }
 SOFTWARE_GPU_API cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                         size_t n, CUDA_MEM_ALLOC_NODE_PARAMS* p) {

@@ -78,74 +78,6 @@ Point work_of(Context& context, Stream& stream) {
   return stream.queue->end();
 }
 
-template <class T>
-bool condition_holds(T current, T value, unsigned flags) {
-  switch (flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-      return static_cast<std::make_signed_t<T>>(current - value) >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ:
-      return current == value;
-    case CU_STREAM_WAIT_VALUE_AND:
-      return (current & value) != 0;
-    default:
-      return static_cast<T>(~(current | value)) != 0;
-  }
-}
-
-CUresult check_word(Context& context, CUdeviceptr address, size_t n_bytes) {
-  if (address % n_bytes != 0 || !context.device.memory.contains(address, n_bytes))
-    return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_SUCCESS;
-}
-
-template <class T>
-CUresult write_value(CUstream handle, CUdeviceptr address, T value, unsigned flags) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(check_word(*context, address, sizeof(T)));
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  operation.run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (!hold->find(address)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    // release: pairs with whoever reads the word with acquire and then what came before it
-    __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_RELEASE);
-    return CUDA_SUCCESS;
-  };
-  return context->submit(*stream, std::move(operation));
-}
-
-template <class T>
-CUresult wait_value(CUstream handle, CUdeviceptr address, T value, unsigned flags) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH)) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(check_word(*context, address, sizeof(T)));
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  operation.run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (!hold->find(address)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    const timespec pause{0, 20'000};
-    for (int spins = 0; c.sticky_error() == CUDA_SUCCESS; ++spins) {
-      if (condition_holds(__atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE),
-                          value, flags))
-        break;
-      if (spins < 64)
-        sched_yield();
-      else
-        nanosleep(&pause, nullptr);
-    }
-    return CUDA_SUCCESS;
-  };
-  return context->submit(*stream, std::move(operation));
-}
-
 }  // namespace
 
 SOFTWARE_GPU_API cuStreamCreate(CUstream* stream, unsigned flags) {
@@ -250,17 +182,4 @@ SOFTWARE_GPU_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback,
     return CUDA_SUCCESS;
   };
   return context->submit(*stream, std::move(operation));
-}
-
-SOFTWARE_GPU_API cuStreamWriteValue32_v2(CUstream s, CUdeviceptr a, cuuint32_t v, unsigned f) {
-  return write_value(s, a, v, f);
-}
-SOFTWARE_GPU_API cuStreamWriteValue64_v2(CUstream s, CUdeviceptr a, cuuint64_t v, unsigned f) {
-  return write_value(s, a, v, f);
-}
-SOFTWARE_GPU_API cuStreamWaitValue32_v2(CUstream s, CUdeviceptr a, cuuint32_t v, unsigned f) {
-  return wait_value(s, a, v, f);
-}
-SOFTWARE_GPU_API cuStreamWaitValue64_v2(CUstream s, CUdeviceptr a, cuuint64_t v, unsigned f) {
-  return wait_value(s, a, v, f);
 }

@@ -35,6 +35,8 @@ struct NodeParams {
   CUDA_MEM_ALLOC_NODE_PARAMS alloc{};  // accessDescs leads into what follows
   std::vector<CUmemAccessDesc> access;
   std::shared_ptr<GraphMemory> memory;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};  // paramArray leads into what follows
+  std::vector<CUstreamBatchMemOpParams> operations;
 };
 
 struct GraphNode {
@@ -103,6 +105,8 @@ void add_unique(std::vector<GraphNode*>* to, const std::vector<GraphNode*>& from
 [[nodiscard]] CUresult make_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS& params, Operation* operation);
 [[nodiscard]] CUresult make_free(Device& device, const Graph& graph, CUdeviceptr address,
                                  Operation* operation);
+[[nodiscard]] CUresult make_batch(Context& context, const CUDA_BATCH_MEM_OP_NODE_PARAMS& params,
+                                  Operation* operation);
 [[nodiscard]] CUresult make_child(std::shared_ptr<Graph> child, Operation* operation);
 
 }  // namespace software_gpu

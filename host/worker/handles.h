@@ -119,6 +119,13 @@ class HandleTable {
     insert_raw(handle, Raw{raw, raw_type_of<T>(), std::move(keeps), owner});
     return true;
   }
+  [[nodiscard]] wire::Handle handle_of(CUcontext raw) const {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [handle, context] : contexts_) {
+      if (context->raw == raw) return handle;
+    }
+    return 0;
+  }
   // The other way round; 0: the guest has no such object.
   template <typename T>
   [[nodiscard]] wire::Handle handle_of(T raw) const {

@@ -40,6 +40,16 @@ void check(const CUDA_KERNEL_NODE_PARAMS* p) {
   if (p->kern != nullptr) accept(p->kern);
 }
 
+void check(const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  accept(p->ctx);
+  for (unsigned i = 0; i < p->count; ++i) {
+    const CUstreamBatchMemOpType operation = p->paramArray[i].operation;
+    const bool has_address =
+        operation != CU_STREAM_MEM_OP_BARRIER && operation != CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES;
+    if (has_address) null_driver().check_memory("in a node", p->paramArray[i].waitValue.address, 4);
+  }
+}
+
 template <typename Params, typename... Context>
 CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t n, Params params,
              Context...) {
@@ -111,6 +121,9 @@ void fill_graphs(worker::DriverTable* t) {
   t->cuGraphAddMemAllocNode = add_alloc;
   t->cuGraphAddKernelNode_v2 = add;
   t->cuGraphAddMemcpyNode = add;
+  t->cuGraphAddBatchMemOpNode = add;
+  t->cuGraphBatchMemOpNodeSetParams = set;
+  t->cuGraphExecBatchMemOpNodeSetParams = set_exec;
   t->cuGraphAddMemsetNode = add;
   t->cuGraphKernelNodeSetParams_v2 = set;
   t->cuGraphMemcpyNodeSetParams = set;

@@ -144,6 +144,12 @@ class Scene:
     def kernel_node(self) -> bytes:
         return KERNEL_NODE.pack(self.function.value, *[1] * 6, 0, 0, 0, 0, 0)
 
+    def batch_node(self) -> bytes:
+        self.batch = ctypes.create_string_buffer(
+            MEM_OP.pack(WRITE_VALUE_32, self.device_memory.value, 1)
+        )
+        return struct.pack("<QI4xQI4x", 0, 1, ctypes.addressof(self.batch), 0)
+
     def memset_node(self) -> bytes:
         return MEMSET_NODE.pack(self.device_memory.value, 64, 1, 4, 16, 1, 0)
 
@@ -176,6 +182,7 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: s.kernel_node(),
     "const CUDA_KERNEL_NODE_PARAMS_v1 *": lambda s: s.kernel_node(),
     "CUDA_MEM_ALLOC_NODE_PARAMS *": lambda _: POOL + struct.pack("<QQQQ", 0, 0, 64, 0),
+    "const CUDA_BATCH_MEM_OP_NODE_PARAMS *": lambda s: s.batch_node(),
     "const CUDA_MEMSET_NODE_PARAMS *": lambda s: s.memset_node(),
     "const CUDA_HOST_NODE_PARAMS *": lambda _: HOST_NODE,
     "CUdeviceptr": lambda s: s.device_memory,

@@ -20,7 +20,7 @@ LIMIT_S = 280
 # What the null worker answers names nothing that the program knows.
 UNKNOWN = {
     *("cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", "cuGraphHostNodeGetParams"),
-    "cuGraphMemAllocNodeGetParams",
+    *("cuGraphMemAllocNodeGetParams", "cuGraphBatchMemOpNodeGetParams"),
 }
 # Answered from what another row has asked for earlier.
 CACHED = {

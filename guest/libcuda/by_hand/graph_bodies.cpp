@@ -195,6 +195,11 @@ CUresult NodeBody::any(const CUgraphNodeParams* p) {
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       return free(p->free.dptr);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const auto& m = p->memOp;
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS as_batch{m.ctx, m.count, m.paramArray, m.flags};
+      return batch(&as_batch);
+    }
     default:
       return static_cast<CUresult>(refuse_part("a graph node of this type"));
   }

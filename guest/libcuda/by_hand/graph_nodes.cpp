@@ -28,7 +28,10 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
   }
   // What does not fit into the record comes afterwards.
   constexpr size_t MAX_DEPENDENCIES = 256;
-  std::vector<wire::GraphEdge> edges(std::min(after.n, MAX_DEPENDENCIES));
+  const size_t room_bytes = wire::MAX_RECORD_BYTES - sizeof(wire::Header) -
+                            sizeof(wire::AddGraphNode) - body.bytes().len_bytes;
+  std::vector<wire::GraphEdge> edges(
+      std::min({after.n, MAX_DEPENDENCIES, room_bytes / sizeof(wire::GraphEdge)}));
   for (size_t i = 0; i < edges.size(); ++i) {
     edges[i] = {to_wire(after.nodes[i]), 0, {}};
     if (after.data != nullptr) std::memcpy(edges[i].data, &after.data[i], sizeof edges[i].data);
@@ -173,6 +176,12 @@ CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
   }
   return result;
 }
+CUresult graph_add_batch_mem_op_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode* dependencies, size_t numDependencies,
+                                     const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  FILL(body, body.batch(nodeParams));
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, body);
+}
 CUresult graph_add_mem_alloc_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,
                                   CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
@@ -221,6 +230,11 @@ CUresult graph_event_record_node_set_event(CUgraphNode hNode, CUevent event) {
 }
 CUresult graph_event_wait_node_set_event(CUgraphNode hNode, CUevent event) {
   FILL(body, body.event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  return set(hNode, body);
+}
+CUresult graph_batch_mem_op_node_set_params(CUgraphNode hNode,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  FILL(body, body.batch(nodeParams));
   return set(hNode, body);
 }
 CUresult graph_node_set_params(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
@@ -274,6 +288,11 @@ CUresult graph_exec_event_record_node_set_event(CUgraphExec hGraphExec, CUgraphN
 CUresult graph_exec_event_wait_node_set_event(CUgraphExec hGraphExec, CUgraphNode hNode,
                                               CUevent event) {
   FILL(body, body.event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+  return set(hGraphExec, hNode, body);
+}
+CUresult graph_exec_batch_mem_op_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                 const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  FILL(body, body.batch(nodeParams));
   return set(hGraphExec, hNode, body);
 }
 CUresult graph_exec_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,

@@ -47,6 +47,7 @@ class NodeBody {
   CUresult empty();
   CUresult alloc(const CUDA_MEM_ALLOC_NODE_PARAMS* params);
   CUresult free(CUdeviceptr dptr);
+  CUresult batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params);
   CUresult any(const CUgraphNodeParams* params);
 
   CUgraphNodeType type() const { return type_; }

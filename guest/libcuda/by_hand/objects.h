@@ -126,6 +126,7 @@ struct Graph {
   };
   std::map<wire::Handle, KernelParams> kernel_params;                  // by node
   std::map<wire::Handle, std::vector<CUmemAccessDesc>> memory_access;  // likewise
+  std::map<wire::Handle, std::vector<CUstreamBatchMemOpParams>> batches;
 };
 
 // The one that holds what `graph` and all around it keep alive.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory operations of streams, and their attributes.
+#include "stream_values.h"
+
 #include <cstring>
 
 #include "enqueue.h"
@@ -86,16 +88,21 @@ CUresult stream_wait_value64(CUstream s, CUdeviceptr addr, cuuint64_t value, uns
   return stream_wait_value64_v2(s, addr, value, flags);
 }
 
-CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
-                                CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  if (count == 0 || count > wire::MAX_STREAM_OPERATIONS || paramArray == nullptr || flags != 0) {
+CUresult check_batch(const CUstreamBatchMemOpParams* params, unsigned n, unsigned flags) {
+  if (n == 0 || n > wire::MAX_STREAM_OPERATIONS || params == nullptr || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  for (unsigned i = 0; i < n; ++i) {
+    if (!is_served(params[i])) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
+                                CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  for (unsigned i = 0; i < count; ++i) {
-    if (!is_served(paramArray[i])) return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (const CUresult bad = check_batch(paramArray, count, flags)) return bad;
   static_assert(sizeof(CUstreamBatchMemOpParams) == sizeof(wire::StreamOperation));
   const Part list{paramArray, static_cast<uint32_t>(count * sizeof(wire::StreamOperation))};
   return enqueue.submit_and_ask(wire::Op::cuStreamBatchMemOp_v2,

@@ -442,6 +442,15 @@ CUresult stream_begin_capture_to_graph(CUstream hStream, CUgraph hGraph,
                                        const CUgraphNode* dependencies,
                                        const CUgraphEdgeData* dependencyData,
                                        size_t numDependencies, CUstreamCaptureMode mode);
+CUresult graph_add_batch_mem_op_node(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                     const CUgraphNode* dependencies, size_t numDependencies,
+                                     const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams);
+CUresult graph_batch_mem_op_node_get_params(CUgraphNode hNode,
+                                            CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out);
+CUresult graph_batch_mem_op_node_set_params(CUgraphNode hNode,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams);
+CUresult graph_exec_batch_mem_op_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                 const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams);
 CUresult graph_add_mem_alloc_node(CUgraphNode* phGraphNode, CUgraph hGraph,
                                   const CUgraphNode* dependencies, size_t numDependencies,
                                   CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams);

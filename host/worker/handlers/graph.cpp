@@ -227,7 +227,7 @@ CUresult graph_node_set_params(Session& session, const Task& task, ReplyWriter& 
     return bad;
   }
   reply.put(wire::ChildGraphNamed{session.handles.owner_of(body.node), 0});
-  return work.set(*session.driver, node);
+  return work.set(*session.driver, node, context_of(session, body.context));
 }
 
 CUresult graph_exec_node_set_params(Session& session, const Task& task, ReplyWriter&) {

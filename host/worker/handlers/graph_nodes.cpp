@@ -158,6 +158,19 @@ CUresult NodeWork::read_alloc(Session& session, const Task& task, std::span<cons
   return CUDA_SUCCESS;
 }
 
+CUresult NodeWork::read_batch(Session& session, const Task& task, std::span<const std::byte> rest) {
+  const auto body = take<wire::BatchNode>(session, task, &rest);
+  if (body.n > wire::MAX_STREAM_OPERATIONS) session.violation(task);
+  for (uint32_t i = 0; i < body.n; ++i) {
+    operations_.push_back(take<CUstreamBatchMemOpParams>(session, task, &rest));
+    if (!is_allowed(session, operations_.back())) return CUDA_ERROR_INVALID_VALUE;
+  }
+  batch_.count = body.n;
+  batch_.paramArray = operations_.data();
+  batch_.flags = body.flags;
+  return CUDA_SUCCESS;
+}
+
 CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
                         std::span<const std::byte> rest) {
   type_ = static_cast<CUgraphNodeType>(type);
@@ -188,6 +201,8 @@ CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
                  : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_EMPTY:
       return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return read_batch(session, task, rest);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return read_alloc(session, task, rest);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
@@ -202,6 +217,7 @@ CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
                        const std::vector<CUgraphNode>& after, CUcontext context,
                        CUgraphNode* node) {
   const CUgraphNode* const list = after.empty() ? nullptr : after.data();
+  batch_.ctx = context;
   const size_t n = after.size();
   switch (type_) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
@@ -218,6 +234,8 @@ CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
       return driver.cuGraphAddEventWaitNode(node, graph, list, n, event_);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return driver.cuGraphAddEventRecordNode(node, graph, list, n, event_);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return driver.cuGraphAddBatchMemOpNode(node, graph, list, n, &batch_);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return driver.cuGraphAddMemAllocNode(node, graph, list, n, &alloc_);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
@@ -227,8 +245,11 @@ CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
   }
 }
 
-CUresult NodeWork::set(const DriverTable& driver, CUgraphNode node) {
+CUresult NodeWork::set(const DriverTable& driver, CUgraphNode node, CUcontext context) {
+  batch_.ctx = context;
   switch (type_) {
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return driver.cuGraphBatchMemOpNodeSetParams(node, &batch_);
     case CU_GRAPH_NODE_TYPE_KERNEL:
       return driver.cuGraphKernelNodeSetParams_v2(node, &kernel_);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
@@ -248,7 +269,10 @@ CUresult NodeWork::set(const DriverTable& driver, CUgraphNode node) {
 
 CUresult NodeWork::set(const DriverTable& driver, CUgraphExec exec, CUgraphNode node,
                        CUcontext context) {
+  batch_.ctx = context;
   switch (type_) {
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return driver.cuGraphExecBatchMemOpNodeSetParams(exec, node, &batch_);
     case CU_GRAPH_NODE_TYPE_KERNEL:
       return driver.cuGraphExecKernelNodeSetParams_v2(exec, node, &kernel_);
     case CU_GRAPH_NODE_TYPE_MEMCPY:

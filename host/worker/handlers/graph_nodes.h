@@ -24,6 +24,9 @@ struct Edges {
 CUresult read_edges(Session& session, const Task& task, size_t head_bytes, uint64_t n,
                     bool two_ends, Edges* edges);
 
+// Where an operation of a batch waits or writes: in the guest's own memory?
+bool is_allowed(const Session& session, const CUstreamBatchMemOpParams& params);
+
 // Ready for the driver; the pointers inside lead into this object.
 class NodeWork {
  public:
@@ -41,12 +44,13 @@ class NodeWork {
     return type_ == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? alloc_.bytesize : 0;
   }
   CUdeviceptr memory() const { return alloc_.dptr; }
-  CUresult set(const DriverTable& driver, CUgraphNode node);
+  CUresult set(const DriverTable& driver, CUgraphNode node, CUcontext context);
   CUresult set(const DriverTable& driver, CUgraphExec exec, CUgraphNode node, CUcontext context);
 
  private:
   CUresult read_kernel(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult read_memcpy(Session& session, const wire::MemcpyNode& body);
+  CUresult read_batch(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult read_alloc(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult point_to_params(Session& session);
 
@@ -60,6 +64,8 @@ class NodeWork {
   CUDA_MEM_ALLOC_NODE_PARAMS alloc_{};
   std::vector<CUmemAccessDesc> access_;
   CUdeviceptr freed_ = 0;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch_{};
+  std::vector<CUstreamBatchMemOpParams> operations_;
   std::vector<std::byte> params_;
   std::vector<void*> pointers_;
   size_t param_bytes_ = 0;

@@ -87,6 +87,15 @@ CUresult describe_kernel(Session& session, const Task& task, const wire::GraphNo
   return CUDA_SUCCESS;
 }
 
+CUresult describe_batch(Session& session, CUgraphNode node, ReplyWriter& reply) {
+  CUDA_BATCH_MEM_OP_NODE_PARAMS p{};
+  if (const CUresult bad = session.driver->cuGraphBatchMemOpNodeGetParams(node, &p)) return bad;
+  if (p.count > wire::MAX_STREAM_OPERATIONS) return CUDA_ERROR_NOT_SUPPORTED;
+  reply.put(wire::BatchNode{session.handles.handle_of(p.ctx), p.count, p.flags});
+  reply.put_bytes(p.paramArray, p.count * sizeof *p.paramArray);
+  return CUDA_SUCCESS;
+}
+
 CUresult describe_alloc(Session& session, CUgraphNode node, ReplyWriter& reply) {
   CUDA_MEM_ALLOC_NODE_PARAMS p{};
   if (const CUresult bad = session.driver->cuGraphMemAllocNodeGetParams(node, &p)) return bad;
@@ -152,6 +161,8 @@ CUresult describe_node(Session& session, const Task& task, const wire::GraphNode
       reply.put(wire::HostNode{reinterpret_cast<uint64_t>(p.userData)});
       return result;
     }
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return describe_batch(session, node, reply);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return describe_alloc(session, node, reply);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: {

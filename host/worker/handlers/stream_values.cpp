@@ -2,19 +2,10 @@
 // Memory operations of streams, and their attributes. Where they write and wait is the guest's own
 // memory: never the worker's, never the progress words.
 #include "generated/handlers.gen.h"
+#include "graph_nodes.h"
 #include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
-
-namespace {
-
-template <typename Value, typename Call>
-CUresult value_operation(Session& session, const Task& task, Call call) {
-  wire::StreamValue body;
-  if (!task.read(&body)) session.violation(task);
-  if (!session.is_guest_memory(body.address, sizeof(Value))) return CUDA_ERROR_INVALID_VALUE;
-  return call(task.stream->raw, body.address, static_cast<Value>(body.value), body.flags);
-}
 
 bool is_allowed(const Session& session, const CUstreamBatchMemOpParams& params) {
   switch (params.operation) {
@@ -30,6 +21,16 @@ bool is_allowed(const Session& session, const CUstreamBatchMemOpParams& params) 
     default:
       return false;
   }
+}
+
+namespace {
+
+template <typename Value, typename Call>
+CUresult value_operation(Session& session, const Task& task, Call call) {
+  wire::StreamValue body;
+  if (!task.read(&body)) session.violation(task);
+  if (!session.is_guest_memory(body.address, sizeof(Value))) return CUDA_ERROR_INVALID_VALUE;
+  return call(task.stream->raw, body.address, static_cast<Value>(body.value), body.flags);
 }
 
 CUresult enter_stream(Session& session, const Task& task, wire::Handle handle,

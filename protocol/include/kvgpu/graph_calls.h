@@ -193,6 +193,11 @@ struct MemAllocFound {  // of GRAPH_NODE_PARAMS; n_access x MemAccess follow
 struct MemFreeNode {
   uint64_t dptr;
 };
+struct BatchNode {  // n x StreamOperation follow
+  Handle context;   // in replies
+  uint32_t n;
+  uint32_t flags;
+};
 struct ObjectNode {  // a child graph, or the event that is recorded or waited for
   Handle object;
 };
