@@ -24,7 +24,8 @@ def api_h(model: Model) -> str:
 
 def exports_cpp(model: Model) -> str:
     """exports.gen.cpp: the C ABI of what is served, with the per-thread twins."""
-    text = f'{banner(model)}#include "generated/api.gen.h"\n\nnamespace guest = kvgpu::guest;\n\n'
+    text = f'{banner(model)}#include "by_hand/session.h"\n#include "generated/api.gen.h"\n\n'
+    text += "namespace guest = kvgpu::guest;\n\n"
     text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
     twins = {n: model.twin_of(n) for n in model.exported}
     for row in model.rows:
@@ -41,8 +42,9 @@ def _export(row: Row, symbol: str, default_stream: str) -> str:
         names.append(default_stream)
     elif row.stream is not None and default_stream == "CU_STREAM_PER_THREAD":
         names[names.index(row.stream)] = f"{row.stream} ? {row.stream} : {default_stream}"
+    check = "" if row.before_init else "  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;\n"
     return (
-        f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n"
+        f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n{check}"
         f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}\n"
     )
 

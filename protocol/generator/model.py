@@ -11,7 +11,7 @@ from pathlib import Path
 CLASSES = frozenset({"local", "async", "sync", "completion", "bulk", "callback"})
 ROW_KEYS = frozenset(
     "class opcode wire stream blocks poisoned destroys deferred allowed_in_capture context"
-    " limits stub".split()
+    " limits stub before_init".split()
 )
 ROUTES = frozenset({"enqueue", "execute", "block", "direct", "event"})
 
@@ -70,6 +70,7 @@ class Row:
     deferred: tuple[str, ...] = ()
     allowed_in_capture: bool = False
     context_optional: bool = False
+    before_init: bool = False  # all others answer NOT_INITIALIZED until cuInit has been called
     limits: str | None = None
 
     @property
@@ -239,6 +240,7 @@ def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) ->
         deferred=tuple(str(d) for d in deferred),
         allowed_in_capture=bool(entry.get("allowed_in_capture", False)),
         context_optional=entry.get("context") == "optional",
+        before_init=bool(entry.get("before_init", False)),
         limits=None if "limits" not in entry else str(entry["limits"]),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -152,6 +153,40 @@ def fork_child() -> None:
     for thread in threads:
         thread.join()
     assert adder.read() == [40] * N_VALUES
+    say("done")
+
+
+def fork_during_init() -> None:
+    """A child that is forked while another thread calls cuInit gets an answer, too."""
+    starting = threading.Thread(target=attach)
+    starting.start()
+    children = []
+    while starting.is_alive():
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(cuda.cuInit(0))
+        children.append(child)
+        time.sleep(0.005)
+    starting.join()
+    results = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
+    attach()
+    adder = Adder()
+    check(adder.launch(2))
+    assert adder.read() == [2] * N_VALUES
+    say("done", *sorted(results))
+
+
+def signals() -> None:
+    """A handler that interrupts system calls runs all the time."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    attach()
+    adder = Adder()
+    for _ in range(100):
+        check(adder.launch(1))
+    assert adder.read() == [100] * N_VALUES
+    signal.setitimer(signal.ITIMER_REAL, 0)
     say("done")
 
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from framework.loopback import Loopback
+from framework.loopback import BUILD, Loopback
 from framework.settings import probe, user_file
 
 INVALID_VALUE = 1
@@ -66,3 +68,30 @@ def test_bad_variable(host: Loopback) -> None:
 def test_folder_instead_of_the_file(host: Loopback, tmp_path: Path) -> None:
     (tmp_path / "kvgpu/client.toml").mkdir(parents=True)
     assert "cannot be read: Is a directory" in complaint(host, XDG_CONFIG_HOME=str(tmp_path))
+
+
+AS_NOBODY = """
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+os.getuid() or os.setuid(65534)
+print(cuda.cuInit(0))
+"""
+
+
+def test_folder_of_another_user(tmp_path: Path) -> None:
+    """As after `su`: HOME is a folder that this user may not enter."""
+    (tmp_path / "home").mkdir(mode=0)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY],
+        env={
+            "LD_LIBRARY_PATH": str(BUILD / "guest/libcuda"),
+            "HOME": str(tmp_path / "home"),
+            "KVGPU_SOCKET": "/nonexistent",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # No complaint about settings: it gets as far as the socket.
+    assert done.stdout == "100\n", done.stderr
+    assert "cannot reach /nonexistent" in done.stderr

@@ -91,6 +91,18 @@ def test_fork_child_has_no_cuda_and_the_parent_goes_on(host: Loopback) -> None:
     assert check(host, "fork_child") == ["done"]
 
 
+def test_fork_child_of_a_starting_program_gets_an_answer(host: Loopback) -> None:
+    (line,) = check(host, "fork_during_init")
+    word, *results = line.split()
+    assert word == "done"
+    # Forked early enough it starts a session of its own.
+    assert set(results) <= {"0", "3"}
+
+
+def test_signals_interrupt_nothing(host: Loopback) -> None:
+    assert check(host, "signals") == ["done"]
+
+
 def test_64_threads_compute(host: Loopback) -> None:
     assert check(host, "threads_64") == ["done"]
 

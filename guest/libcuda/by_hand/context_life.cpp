@@ -15,14 +15,9 @@ namespace kvgpu::guest {
 namespace {
 
 Context* primary_of(CUdevice device, CUresult* error) {
-  Session& session = Session::get();
-  *error = CUDA_SUCCESS;
-  if (!session.is_open()) {
-    *error = CUDA_ERROR_NOT_INITIALIZED;
-  } else if (device < 0 || static_cast<size_t>(device) >= session.devices().size()) {
-    *error = CUDA_ERROR_INVALID_DEVICE;
-  }
-  return *error == CUDA_SUCCESS ? session.devices()[static_cast<size_t>(device)].primary : nullptr;
+  const DeviceState* const state = Session::get().find_device(device);
+  *error = state != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return state != nullptr ? state->primary : nullptr;
 }
 
 // Holding context.mutex. `op` makes the context in the worker.
@@ -30,11 +25,12 @@ CUresult activate(Context& context, wire::Op op) {
   Session& session = Session::get();
   if (context.legacy == nullptr) {
     uint64_t first_number;
-    Stream* const legacy = tables().streams.create();
+    const uint32_t word = session.allocate_word(&first_number);
+    Stream* const legacy = word < N_PROGRESS_WORDS ? tables().streams.create() : nullptr;
+    if (legacy == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     legacy->context = &context;
     legacy->id = context.id;
-    legacy->word = session.allocate_word(&first_number);
-    if (legacy->word >= N_PROGRESS_WORDS) return CUDA_ERROR_OUT_OF_MEMORY;
+    legacy->word = word;
     legacy->issued = first_number;
     context.legacy = legacy;
   }
@@ -89,10 +85,24 @@ CUresult deactivate(Context& context, wire::Op op) {
   }
   context.streams.clear();
   context.leaving.clear();
-  context.idle_thread_streams.clear();
+  {
+    const std::lock_guard lock(context.idle_mutex);
+    context.idle_thread_streams.clear();
+  }
   forget_objects(context);
   for (const MemoryRange& range : memory_map().take_context(context)) give_back(range);
   return CUDA_SUCCESS;
+}
+
+enum class End { ALWAYS, IF_UNUSED };
+
+CUresult end_primary(Context& context, End when) {
+  // Other libraries' code, which may call us: no lock is held.
+  if (context.active) run_storage_destructors(context);
+  const std::lock_guard lock(context.mutex);
+  // Another thread may have retained it meanwhile.
+  if (!context.active || (when == End::IF_UNUSED && context.retain_count > 0)) return CUDA_SUCCESS;
+  return deactivate(context, wire::Op::cuDevicePrimaryCtxReset);
 }
 
 }  // namespace
@@ -121,18 +131,14 @@ CUresult device_primary_ctx_release(CUdevice dev) {
     if (context->retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (--context->retain_count > 0) return CUDA_SUCCESS;
   }
-  return device_primary_ctx_reset(dev);
+  return end_primary(*context, End::IF_UNUSED);
 }
 CUresult device_primary_ctx_release_v2(CUdevice dev) { return device_primary_ctx_release(dev); }
 
 CUresult device_primary_ctx_reset(CUdevice dev) {
   CUresult error;
   Context* const context = primary_of(dev, &error);
-  if (context == nullptr) return error;
-  // Other libraries' code, which may call us: no lock is held.
-  if (context->active) run_storage_destructors(*context);
-  const std::lock_guard lock(context->mutex);
-  return context->active ? deactivate(*context, wire::Op::cuDevicePrimaryCtxReset) : CUDA_SUCCESS;
+  return context == nullptr ? error : end_primary(*context, End::ALWAYS);
 }
 CUresult device_primary_ctx_reset_v2(CUdevice dev) { return device_primary_ctx_reset(dev); }
 
@@ -175,6 +181,10 @@ CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
   context->id = next_context_id();
   const std::lock_guard lock(context->mutex);
   if ((error = activate(*context, wire::Op::cuCtxCreate_v2)) != CUDA_SUCCESS) {
+    if (Stream* const legacy = context->legacy) {
+      Session::get().free_word(legacy->word, legacy->issued);
+      tables().streams.remove(legacy->handle);
+    }
     context->destroyed = true;
     return error;
   }
@@ -203,7 +213,6 @@ CUresult ctx_create_v4(CUcontext* pctx, CUctxCreateParams* params, unsigned int 
 }
 
 CUresult ctx_destroy_v2(CUcontext ctx) {
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   Context* const context = find(ctx);
   if (context == nullptr || context->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
   run_storage_destructors(*context);
@@ -231,7 +240,6 @@ CUresult ctx_attach(CUcontext* pctx, unsigned int flags) {
 }
 
 CUresult ctx_detach(CUcontext ctx) {
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   Context* const context = find(ctx);
   if (context == nullptr || context->is_primary || context != current_context()) {
     return CUDA_ERROR_INVALID_CONTEXT;

@@ -29,14 +29,12 @@ void pop_context() { context_stack.pop_back(); }
 
 CUresult ctx_get_current(CUcontext* pctx) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const Context* const context = current_context();
   *pctx = context == nullptr ? nullptr : from_wire<CUcontext>(context->handle);
   return CUDA_SUCCESS;
 }
 
 CUresult ctx_set_current(CUcontext ctx) {
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   Context* const context = ctx == nullptr ? nullptr : find(ctx);
   if (ctx != nullptr && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   // CUDA 13.0 cuda.h: replaces the top; null pops it.
@@ -46,7 +44,6 @@ CUresult ctx_set_current(CUcontext ctx) {
 }
 
 CUresult ctx_push_current_v2(CUcontext ctx) {
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   Context* const context = find(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   context_stack.push_back(context);
@@ -54,7 +51,6 @@ CUresult ctx_push_current_v2(CUcontext ctx) {
 }
 
 CUresult ctx_pop_current_v2(CUcontext* pctx) {
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (pctx != nullptr) *pctx = from_wire<CUcontext>(context_stack.back()->handle);
   context_stack.pop_back();
@@ -68,7 +64,6 @@ CUresult ctx_pop_current(CUcontext* pctx) { return ctx_pop_current_v2(pctx); }
 CUresult ctx_get_device(CUdevice* device) { return ctx_get_device_v2(device, nullptr); }
 
 CUresult ctx_get_device_v2(CUdevice* device, CUcontext ctx) {
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Context* const context = ctx == nullptr ? current_context() : find(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;

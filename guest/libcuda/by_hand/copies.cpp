@@ -71,9 +71,14 @@ CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr s
   std::deque<InFlight> in_flight;
   CUresult result = CUDA_SUCCESS;
   while (result == CUDA_SUCCESS && (bytes > 0 || !in_flight.empty())) {
-    if (bytes > 0 && in_flight.size() < DEPTH) {
-      InFlight next{{}, 0, std::min<size_t>(bytes, Staging::CHUNK_BYTES)};
-      if ((result = staging.allocate(next.bytes, &next.piece)) != CUDA_SUCCESS) break;
+    InFlight next{{}, 0, std::min<size_t>(bytes, Staging::CHUNK_BYTES)};
+    CUresult has_piece = CUDA_ERROR_NOT_READY;  // the pieces in flight come first
+    if (bytes > 0 && in_flight.empty()) {
+      has_piece = staging.allocate(next.bytes, &next.piece);
+    } else if (bytes > 0 && in_flight.size() < DEPTH) {
+      has_piece = staging.try_allocate(next.bytes, &next.piece);
+    }
+    if (has_piece == CUDA_SUCCESS) {
       const wire::Copy body{0, 0, staging.address(next.piece), src, next.bytes};
       result = enqueue.submit_marked(wire::Op::cuMemcpyDtoHAsync_v2, body, &next.number);
       if (result != CUDA_SUCCESS) {
@@ -84,6 +89,10 @@ CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr s
       bytes -= next.bytes;
       in_flight.push_back(next);
       continue;
+    }
+    if (has_piece != CUDA_ERROR_NOT_READY) {
+      result = has_piece;
+      break;
     }
     const InFlight& first = in_flight.front();
     if ((result = wait_for(enqueue, first.number)) != CUDA_SUCCESS) break;

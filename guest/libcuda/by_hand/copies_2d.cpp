@@ -131,7 +131,7 @@ CUresult rows_to_device(const Enqueue& enqueue, const Rows& dst, const Rows& src
                             tile.height};
     uint64_t number;
     CUresult result = enqueue.submit_and_ask(wire::Op::cuMemcpy2DAsync_v2, body);
-    if (result == CUDA_SUCCESS) result = mark_stream(enqueue.stream(), &number);
+    if (result == CUDA_SUCCESS) result = mark_given_work(enqueue.stream(), &number);
     if (result != CUDA_SUCCESS) {
       staging.release(piece);
       return result;
@@ -157,7 +157,7 @@ CUresult rows_from_device(const Enqueue& enqueue, const Rows& dst, const Rows& s
                             tile.height};
     uint64_t number;
     CUresult result = enqueue.submit_and_ask(wire::Op::cuMemcpy2DAsync_v2, body);
-    if (result == CUDA_SUCCESS) result = mark_stream(enqueue.stream(), &number);
+    if (result == CUDA_SUCCESS) result = mark_given_work(enqueue.stream(), &number);
     if (result != CUDA_SUCCESS) {
       staging.release(piece);
       return result;

@@ -12,14 +12,9 @@ namespace kvgpu::guest {
 namespace {
 
 const wire::DeviceInfo* find_device(CUdevice device, CUresult* error) {
-  Session& session = Session::get();
-  *error = CUDA_SUCCESS;
-  if (!session.is_open()) {
-    *error = CUDA_ERROR_NOT_INITIALIZED;
-  } else if (device < 0 || static_cast<size_t>(device) >= session.devices().size()) {
-    *error = CUDA_ERROR_INVALID_DEVICE;
-  }
-  return *error == CUDA_SUCCESS ? &session.devices()[static_cast<size_t>(device)].info : nullptr;
+  const DeviceState* const state = Session::get().find_device(device);
+  *error = state != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return state != nullptr ? &state->info : nullptr;
 }
 
 }  // namespace
@@ -45,7 +40,6 @@ CUresult device_get(CUdevice* device, int ordinal) {
 CUresult device_get_count(int* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Session& session = Session::get();
-  if (!session.is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   *count = static_cast<int>(session.devices().size());
   return CUDA_SUCCESS;
 }
@@ -107,7 +101,6 @@ CUresult device_get_pci_bus_id(char* pciBusId, int len, CUdevice dev) {
 CUresult device_get_by_pci_bus_id(CUdevice* dev, const char* pciBusId) {
   if (dev == nullptr || pciBusId == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Session& session = Session::get();
-  if (!session.is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const auto& devices = session.devices();
   for (size_t i = 0; i < devices.size(); ++i) {
     const char* known = devices[i].info.pci_bus_id;
@@ -130,7 +123,6 @@ CUresult device_compute_capability(int* major, int* minor, CUdevice dev) {
 
 CUresult module_get_loading_mode(CUmoduleLoadingMode* mode) {
   if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const char* wanted = std::getenv("CUDA_MODULE_LOADING");
   *mode = wanted != nullptr && std::strcmp(wanted, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING
                                                                  : CU_MODULE_LAZY_LOADING;

@@ -48,11 +48,9 @@ class Enqueue {
     // Before it is in the ring: what is skipped after an error must be found among the lost.
     Session::get().note_issued(stream_->word, *number);
     const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
-    if (result == CUDA_SUCCESS) {
-      stream_->issued.store(*number, std::memory_order_release);
-    } else {
-      stream_->dirty.store(true, std::memory_order_release);
-    }
+    // A number that was not sent is never used again: it may be among the lost ones.
+    stream_->issued.store(*number, std::memory_order_release);
+    if (result != CUDA_SUCCESS) stream_->dirty.store(true, std::memory_order_release);
     return result;
   }
 
@@ -66,6 +64,8 @@ class Enqueue {
 
 // The number that, once reached, says that all work given to the stream so far is done.
 CUresult mark_stream(Stream& stream, uint64_t* number);
+// The same of work that the driver has: a deferred error is left for a later call to return.
+CUresult mark_given_work(Stream& stream, uint64_t* number);
 
 // The numbers that, once reached, say the same for all that a synchronisation of the stream waits
 // for: for the legacy stream also the blocking streams.

@@ -59,10 +59,9 @@ Table<N> make_table(std::initializer_list<std::pair<size_t, Slot>> used) {
 CUresult primary_context_handle(CUcontext* context, CUdevice device) {
   Session& session = Session::get();
   if (!session.is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  if (device < 0 || static_cast<size_t>(device) >= session.devices().size()) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  *context = from_wire<CUcontext>(session.devices()[static_cast<size_t>(device)].primary->handle);
+  const DeviceState* const state = session.find_device(device);
+  if (state == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *context = from_wire<CUcontext>(state->primary->handle);
   return CUDA_SUCCESS;
 }
 // How a cudart before 12 loads what nvcc registered; three ways to pass the same wrapper. What the

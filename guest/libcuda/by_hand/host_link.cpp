@@ -52,7 +52,7 @@ int ask_driver_version() {
 }  // namespace
 
 const char* host_socket_path() {
-  const char* path = std::getenv(control::SOCKET_ENV);
+  const char* path = secure_getenv(control::SOCKET_ENV);
   return path != nullptr ? path : control::GUEST_SOCKET;
 }
 

@@ -23,7 +23,7 @@ namespace {
 // programs that hand it to O_DIRECT, io_uring or RDMA.
 bool pinned_by_copy() {
   static const bool by_copy = [] {
-    const char* mode = std::getenv("KVGPU_PINNED");
+    const char* mode = secure_getenv("KVGPU_PINNED");
     if (mode == nullptr || std::strcmp(mode, "map") == 0) return false;
     if (std::strcmp(mode, "copy") == 0) return true;
     log(Level::WARNING, "KVGPU_PINNED=%s is neither \"map\" nor \"copy\": using \"map\"", mode);

@@ -46,7 +46,10 @@ struct Context {
     bool is_blocking;
   };
   std::vector<Leaving> leaving;
-  std::vector<wire::Handle> idle_thread_streams;  // hidden streams of threads that are gone
+  // Hidden streams of threads that are gone. Their lock is never held while anybody waits: a thread
+  // that ends takes it.
+  std::mutex idle_mutex;
+  std::vector<wire::Handle> idle_thread_streams;
 };
 
 struct Stream {

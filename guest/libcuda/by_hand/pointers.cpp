@@ -135,7 +135,6 @@ bool attribute_of_foreign(uint64_t* value, CUpointer_attribute attribute, uint64
 
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const auto range = memory_map().find(ptr);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   uint64_t value = 0;
@@ -147,7 +146,6 @@ CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdevi
 CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr ptr) {
   if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const auto range = memory_map().find(ptr);
   for (unsigned i = 0; i < numAttributes; ++i) {
     if (attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||
@@ -172,7 +170,6 @@ CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute*
 
 CUresult pointer_set_attribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!Session::get().is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   const auto range = memory_map().find(ptr);
   // CUDA 13.0 cuda.h: the only one that can be set.
   if (!range || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;

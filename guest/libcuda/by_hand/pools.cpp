@@ -255,13 +255,13 @@ CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
     }
     return result;
   }
-  if (memory_map().remove(dptr, MemoryKind::POOL)) {
-    return enqueue.submit(wire::Op::cuMemFreeAsync, body);
-  }
+  auto range = memory_map().remove(dptr, MemoryKind::POOL);
+  const bool is_of_pool = range.has_value();
   // Memory of cuMemAlloc: whether it may is the driver's to say.
-  const auto range = memory_map().remove(dptr, MemoryKind::DEVICE);
+  if (!is_of_pool) range = memory_map().remove(dptr, MemoryKind::DEVICE);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
+  const CUresult result = is_of_pool ? enqueue.submit(wire::Op::cuMemFreeAsync, body)
+                                     : enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
   if (result != CUDA_SUCCESS) memory_map().add(*range);
   return result;
 }

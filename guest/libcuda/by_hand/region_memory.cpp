@@ -27,7 +27,7 @@ RegionMemory& RegionMemory::get() {
 }
 
 void RegionMemory::find_out(std::byte* page) {
-  const char* const told = std::getenv("KVGPU_MEMORY_TYPE");
+  const char* const told = secure_getenv("KVGPU_MEMORY_TYPE");
   const auto forced = told != nullptr ? memory::parse(told) : std::nullopt;
   if (told != nullptr && !forced) {
     log(Level::WARNING, "KVGPU_MEMORY_TYPE=%s is none of wb, wc, uc: measured instead", told);

@@ -11,7 +11,6 @@
 
 #include "address_space.h"
 #include "log.h"
-#include "settings.h"
 #include "waiter.h"
 
 namespace kvgpu::guest {
@@ -22,8 +21,6 @@ Session& Session::get() {
 }
 
 // ---- sending
-
-bool Session::wants_every_call_to_wait() { return settings().sync != 0; }
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {
   SpinThenSleep wait;

@@ -23,6 +23,8 @@
 #include "log.h"
 #include "objects.h"
 
+struct msghdr;
+
 namespace kvgpu::guest {
 
 // Out values of a reply go here.
@@ -44,7 +46,7 @@ class Session {
   // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at
   // the next call.
   CUresult open();
-  bool is_open() const { return open_.load(std::memory_order_acquire); }
+  static bool is_open() { return open_.load(std::memory_order_acquire); }
   bool is_forked_child() const { return forked_.load(std::memory_order_relaxed); }
 
   // The error that a call must return before it does anything: a deferred one, or the session's
@@ -125,6 +127,10 @@ class Session {
   bool is_byte_stream() const { return is_byte_stream_; }
 
   std::vector<DeviceState>& devices() { return devices_; }
+  DeviceState* find_device(CUdevice device) {  // null: there is none
+    const bool is_known = device >= 0 && static_cast<size_t>(device) < devices_.size();
+    return is_known ? &devices_[static_cast<size_t>(device)] : nullptr;
+  }
   int driver_version() const { return driver_version_; }
   std::byte* slab() const { return block_ + SLAB_OFF; }
   uint64_t slab_address() const { return reinterpret_cast<uint64_t>(slab()); }
@@ -186,7 +192,9 @@ class Session {
 
   static CUresult too_new(wire::Op op);
 
+  CUresult open_locked();
   CUresult connect();
+  [[nodiscard]] ssize_t receive_answer(msghdr* message);
   CUresult greet();
   CUresult map(const control::Opened& opened);
   CUresult refused(const char* frame, size_t len_bytes);
@@ -268,11 +276,12 @@ class Session {
   void await_callbacks(std::unique_lock<std::mutex>& lock);
 
   static void fork_child();
+  static void at_load();
 
-  const bool every_call_waits_ = wants_every_call_to_wait();
-  static bool wants_every_call_to_wait();
+  bool every_call_waits_ = false;  // set before open_
   std::mutex open_mutex_;
-  std::atomic<bool> open_{false};  // release by open(), acquire by is_open()
+  static constinit std::atomic<bool> open_;  // release by open(), acquire by is_open()
+  std::atomic<int> n_opening_{0};            // threads in open()
   std::atomic<bool> forked_{false};
   std::atomic<CUresult> ended_{CUDA_SUCCESS};
   int socket_ = -1;

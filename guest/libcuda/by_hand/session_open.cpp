@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a session begins: socket, descriptors, mapping, greeting; and what a forked child keeps of
 // it.
+#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -32,9 +34,8 @@ CUresult other_major(uint16_t hosts) {
   return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
 }
 
-}  // namespace
-
-namespace {
+// kvgpud gives a worker 30 s to start, unless its administrator has said otherwise.
+constexpr int ANSWER_LIMIT_S = 120;
 
 // Where the socket cannot be reached.
 const char* what_to_do(int error) {
@@ -48,10 +49,14 @@ const char* what_to_do(int error) {
 
 }  // namespace
 
+constinit std::atomic<bool> Session::open_{false};
+
 void Session::fork_child() {
   Session& session = get();
+  // The parent has no session, and no thread that holds our locks to make one: the child may.
+  if (!is_open() && session.n_opening_.load() == 0) return;
   session.forked_.store(true, std::memory_order_relaxed);
-  session.open_.store(false, std::memory_order_relaxed);
+  open_.store(false, std::memory_order_relaxed);
   // Ours only: the parent's connection stays. A child that kept them would hold the parent's
   // session open.
   for (int* fd : {&session.socket_, &session.region_fd_, &session.kick_fd_, &session.worker_fd_}) {
@@ -60,21 +65,31 @@ void Session::fork_child() {
   }
 }
 
+// When there are no other threads yet: a child that is forked while one of them makes the session
+// would wait for it.
+[[gnu::constructor]] void Session::at_load() {
+  (void)get();
+  (void)pthread_atfork(nullptr, nullptr, &Session::fork_child);
+}
+
 CUresult Session::open() {
   if (forked_.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
   if (is_open()) return CUDA_SUCCESS;
+  ++n_opening_;
+  const CUresult result = open_locked();
+  --n_opening_;
+  return result;
+}
+
+CUresult Session::open_locked() {
   const std::lock_guard lock(open_mutex_);
   if (is_open()) return CUDA_SUCCESS;
   CUresult result = check_settings();
+  every_call_waits_ = settings().sync != 0;
   if (result == CUDA_SUCCESS) result = connect();
   if (result == CUDA_SUCCESS) result = greet();
-  if (result != CUDA_SUCCESS) {
-    forget_connection();
-    return result;
-  }
-  static const int registered = pthread_atfork(nullptr, nullptr, &Session::fork_child);
-  (void)registered;
-  return CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) forget_connection();
+  return result;
 }
 
 // A failed start leaves nothing behind: the next cuInit begins anew.
@@ -127,8 +142,14 @@ CUresult Session::connect() {
   message.msg_iovlen = 1;
   message.msg_control = ancillary;
   message.msg_controllen = sizeof ancillary;
-  const ssize_t n = recvmsg(socket_, &message, MSG_CMSG_CLOEXEC);
+  const ssize_t n = receive_answer(&message);
   control::FrameHeader header{};
+  if (n < 0 && errno == ETIMEDOUT) {
+    log(Level::WARNING,
+        "no answer from %s for %d s: see the log of kvgpud on the host (journalctl -u kvgpud)",
+        host_socket_path(), ANSWER_LIMIT_S);
+    return CUDA_ERROR_NO_DEVICE;
+  }
   if (n < static_cast<ssize_t>(sizeof header)) {
     log(Level::WARNING, "the host closed the connection: see its session log");
     return CUDA_ERROR_NO_DEVICE;
@@ -155,6 +176,22 @@ CUresult Session::connect() {
   kick_fd_ = fds[1];
   worker_fd_ = fds[2];
   return map(opened);
+}
+
+// A signal handler of the program's does not end the wait.
+ssize_t Session::receive_answer(msghdr* message) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::seconds(ANSWER_LIMIT_S);
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    pollfd answer{socket_, POLLIN, 0};
+    const int n_ready = left.count() > 0 ? poll(&answer, 1, static_cast<int>(left.count())) : 0;
+    if (n_ready == 0) errno = ETIMEDOUT;
+    if (n_ready < 0 && errno == EINTR) continue;
+    if (n_ready <= 0) return -1;
+    const ssize_t n = recvmsg(socket_, message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (n >= 0 || (errno != EINTR && errno != EAGAIN)) return n;
+  }
 }
 
 CUresult Session::refused(const char* frame, size_t len_bytes) {

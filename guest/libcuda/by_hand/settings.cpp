@@ -96,10 +96,16 @@ std::string set(Settings* settings, const Key& key, const std::string& value) {
   return {};
 }
 
+// Nor is there one in a folder that this user may not enter: HOME may be another user's, after su.
+bool is_missing(const std::string& path, int error) {
+  if (error == ENOENT || error == ENOTDIR) return true;
+  return error == EACCES && access(path.substr(0, path.rfind('/')).c_str(), X_OK) != 0;
+}
+
 // False: there is no such file. Other failures are complaints.
 bool read_file(const std::string& path, std::string* text, Loaded* loaded) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return false;
+  if (fd < 0 && is_missing(path, errno)) return false;
   text->resize(MAX_FILE_BYTES + 1);
   const ssize_t n = fd < 0 ? -1 : read(fd, text->data(), text->size());
   if (n < 0) loaded->complain(path + ": cannot be read: " + strerror(errno));

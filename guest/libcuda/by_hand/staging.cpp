@@ -14,21 +14,23 @@ Staging& Staging::get() {
   return staging;
 }
 
-CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
+CUresult Staging::try_allocate(uint64_t bytes, Piece* piece) {
   bytes = (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
+  const std::lock_guard lock(mutex_);
+  // What is shared is compared at each call: the less, the better.
+  if (Session::get().is_byte_stream()) reclaim();
+  if (!place(bytes, piece)) {
+    reclaim();
+    if (!place(bytes, piece)) return CUDA_ERROR_NOT_READY;
+  }
+  return Session::get().share(address(*piece), piece->bytes);
+}
+
+CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
   SpinThenSleep wait;
   for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      // What is shared is compared at each call: the less, the better.
-      if (Session::get().is_byte_stream()) reclaim();
-      bool placed = place(bytes, piece);
-      if (!placed) {
-        reclaim();
-        placed = place(bytes, piece);
-      }
-      if (placed) return Session::get().share(address(*piece), piece->bytes);
-    }
+    const CUresult result = try_allocate(bytes, piece);
+    if (result != CUDA_ERROR_NOT_READY) return result;
     if (const CUresult bad = mark_lost_pieces()) return bad;
     if (const CUresult bad = Session::get().pending_error()) return bad;
     if (wait.step()) Session::get().look_around();
@@ -74,7 +76,7 @@ CUresult Staging::mark_lost_pieces() {
   std::erase_if(lost, [](const Piece& piece) {
     Stream* const stream = tables().streams.find(piece.stream);
     uint64_t number;
-    if (stream != nullptr) (void)mark_stream(*stream, &number);
+    if (stream != nullptr) (void)mark_given_work(*stream, &number);
     return stream != nullptr;
   });
   if (lost.empty() || lost.size() < n_used) return CUDA_SUCCESS;

@@ -24,8 +24,11 @@ class Staging {
 
   static Staging& get();
 
-  // Waits while the slab is full. `bytes` <= CHUNK_BYTES.
+  // Waits while the slab is full: nobody who holds a piece without a number may. `bytes` <=
+  // CHUNK_BYTES.
   CUresult allocate(uint64_t bytes, Piece* piece);
+  // Does not wait: CUDA_ERROR_NOT_READY while the slab is full.
+  CUresult try_allocate(uint64_t bytes, Piece* piece);
   // Free once the number is reached.
   void release_at(const Piece& piece, const Stream& stream, uint64_t number);
   void release(const Piece& piece);

@@ -17,7 +17,7 @@ struct ThreadStreams {
     if (Session::get().is_forked_child())
       return;  // the lock may be held by a thread that is not here
     for (const auto& [context, handle] : streams) {
-      const std::lock_guard lock(context->mutex);
+      const std::lock_guard lock(context->idle_mutex);
       context->idle_thread_streams.push_back(handle);
     }
   }
@@ -33,7 +33,7 @@ void forget_done(Context& context) {
 }
 
 Stream* take_idle_stream(Context& context) {
-  const std::lock_guard lock(context.mutex);
+  const std::lock_guard lock(context.idle_mutex);
   while (!context.idle_thread_streams.empty()) {
     Stream* const stream = tables().streams.find(context.idle_thread_streams.back());
     context.idle_thread_streams.pop_back();
@@ -92,7 +92,11 @@ Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* er
   return stream;
 }
 
-CUresult mark_stream(Stream& stream, uint64_t* number) {
+namespace {
+
+enum class Deferred { RETURNED, LEFT };  // an error that the calling thread is still to be told of
+
+CUresult mark(Stream& stream, uint64_t* number, Deferred error) {
   const std::lock_guard lock(stream.mark_mutex);
   Session& session = Session::get();
   *number = stream.issued.load(std::memory_order_relaxed);
@@ -104,13 +108,23 @@ CUresult mark_stream(Stream& stream, uint64_t* number) {
   ++*number;
   const wire::Mark body{stream.handle, *number};
   session.note_issued(stream.word, *number);
-  const CUresult result = session.send_work(wire::Op::MARK, stream.context->device, part(body));
-  if (result == CUDA_SUCCESS) {
-    stream.issued.store(*number, std::memory_order_release);
-  } else {
-    stream.dirty.store(true, std::memory_order_release);
-  }
+  const int device = stream.context->device;
+  const CUresult result = error == Deferred::RETURNED
+                              ? session.send_work(wire::Op::MARK, device, part(body))
+                              : session.send(wire::Op::MARK, device, part(body));
+  // A number that was not sent is never used again: it may be among the lost ones.
+  stream.issued.store(*number, std::memory_order_release);
+  if (result != CUDA_SUCCESS) stream.dirty.store(true, std::memory_order_release);
   return result;
+}
+
+}  // namespace
+
+CUresult mark_stream(Stream& stream, uint64_t* number) {
+  return mark(stream, number, Deferred::RETURNED);
+}
+CUresult mark_given_work(Stream& stream, uint64_t* number) {
+  return mark(stream, number, Deferred::LEFT);
 }
 
 void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* numbers) {
@@ -121,19 +135,18 @@ void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* 
 }
 
 CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers) {
-  std::vector<Stream*> streams{&stream};
-  if (stream.is_legacy()) {
-    const std::lock_guard lock(stream.context->mutex);
-    for (Stream* other : stream.context->streams) {
-      if (other != &stream && !(other->flags & CU_STREAM_NON_BLOCKING)) streams.push_back(other);
-    }
-    append_leaving(*stream.context, Streams::BLOCKING, numbers);
+  uint64_t number;
+  if (const CUresult bad = mark_stream(stream, &number)) return bad;
+  numbers->push_back({stream.word, number});
+  if (!stream.is_legacy()) return CUDA_SUCCESS;
+  // Holding the lock: another thread may destroy one of them.
+  const std::lock_guard lock(stream.context->mutex);
+  for (Stream* other : stream.context->streams) {
+    if (other == &stream || (other->flags & CU_STREAM_NON_BLOCKING)) continue;
+    if (const CUresult bad = mark_stream(*other, &number)) return bad;
+    numbers->push_back({other->word, number});
   }
-  for (Stream* each : streams) {
-    uint64_t number;
-    if (const CUresult bad = mark_stream(*each, &number)) return bad;
-    numbers->push_back({each->word, number});
-  }
+  append_leaving(*stream.context, Streams::BLOCKING, numbers);
   return CUDA_SUCCESS;
 }
 
