@@ -36,6 +36,7 @@ PTX = b"""
 """
 N_VALUES = 256
 BLOCKING_SYNC = 4
+EVENT_BLOCKING_SYNC = 1
 
 cuda = ctypes.CDLL("libcuda.so.1")
 
@@ -235,20 +236,28 @@ def close_library() -> None:
 
 
 def waiting() -> None:
-    """Wait for a stream that takes a second; say which part of a processor that cost."""
+    """Wait for a second's work of a stream: for the stream, and for an event behind it.
+
+    Says which part of a processor each cost, in percent.
+    """
     check(cuda.cuInit(0))
     check(cuda.cuDevicePrimaryCtxSetFlags_v2(0, BLOCKING_SYNC))
     attach()
     sleep = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(1))
-    stream = ctypes.c_void_p()
+    stream, event = ctypes.c_void_p(), ctypes.c_void_p()
     check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    check(cuda.cuEventCreate(ctypes.byref(event), EVENT_BLOCKING_SYNC))
     check(cuda.cuStreamSynchronize(stream))
-    check(cuda.cuLaunchHostFunc(stream, sleep, None))
-    before, begin_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-    check(cuda.cuStreamSynchronize(stream))
-    after, took_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - begin_s
-    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    say(f"{100 * used_s / took_s:.1f}")
+    percents = []
+    for wait, what in ((cuda.cuStreamSynchronize, stream), (cuda.cuEventSynchronize, event)):
+        check(cuda.cuLaunchHostFunc(stream, sleep, None))
+        check(cuda.cuEventRecord(event, stream))
+        before, begin_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+        check(wait(what))
+        after, took_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - begin_s
+        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        percents.append(f"{100 * used_s / took_s:.1f}")
+    say(*percents)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ VERSIONS = (
 ABOVE = (13010, 13030, 14000)
 OLDER = 12040
 OLDER_DRIVER = BUILD / "tests/loopback/libolder_driver.so"
+NEWER_DRIVER = BUILD / "tests/loopback/libnewer_driver.so"
 
 Rules = dict[tuple[str, int], list[tuple[int, str]]]  # (name, flags) -> from version, symbol
 Question = tuple[str, str, int, int]  # form, name, flags, version
@@ -147,6 +148,12 @@ def older_host() -> Iterator[Loopback]:
 
 def test_version_is_the_library_s_own_on_a_host_as_new(host: Loopback) -> None:
     version, _ = ask(host, [])
+    assert version == 13000
+
+
+def test_version_is_the_library_s_own_on_a_newer_host() -> None:
+    with loopback(str(NEWER_DRIVER), jail=False) as newer_host:
+        version, _ = ask(newer_host, [])
     assert version == 13000
 
 

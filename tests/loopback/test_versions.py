@@ -64,6 +64,13 @@ def test_older_guest_works_against_this_host(older_guest: Loopback, program: str
     older_guest.check(PROGRAMS / program)
 
 
+@pytest.mark.parametrize("cases", ["memory_1d*", "threads*", "module*"])
+def test_older_guest_runs_the_driver_s_cases(older_guest: Loopback, cases: str) -> None:
+    output = older_guest.check(BUILD / "tests/loopback/driver_cases", f"--test-case={cases}")
+    assert "SUCCESS" in output
+    assert "test cases: 0" not in output
+
+
 def run_against(answer: bytes, fds: list[int]) -> subprocess.CompletedProcess[str]:
     """Run cuInit against a host that answers the library's OPEN with these bytes."""
     path = f"/tmp/kvgpu-versions-{os.getpid()}.sock"

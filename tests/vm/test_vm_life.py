@@ -51,6 +51,19 @@ def test_kvgpud_restart_by_kill_9_is_not_noticed(
     start_linger(vm, "new")
 
 
+def test_worker_killed_is_one_error_and_the_next_program_works(vm: Vm) -> None:
+    start_linger(vm, "dying")
+    (worker,) = worker_pids(RUNTIME_DIR)
+    os.kill(worker, signal.SIGKILL)
+    is_there = "pgrep -f '^/payload/linger /tmp/dying$'"
+    wait_until("the program ends", lambda: vm.run(is_there).status == 1, 10)
+    log = vm.check("cat /tmp/dying.log")
+    assert "the session has ended" in log, log
+    assert "CUDA error 999" in log, log
+    assert not sessions()
+    start_linger(vm, "new")
+
+
 def test_vm_paused_and_resumed(vm: Vm) -> None:
     start_linger(vm, "steady")
     before = sessions()
