@@ -1430,19 +1430,23 @@ EXPORT CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgra
                                                  const CUgraphNode* dependencies,
                                                  size_t numDependencies,
                                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::graph_add_batch_mem_op_node(phGraphNode, hGraph, dependencies, numDependencies,
                                             nodeParams);
 }
 EXPORT CUresult CUDAAPI
 cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::graph_batch_mem_op_node_get_params(hNode, nodeParams_out);
 }
 EXPORT CUresult CUDAAPI
 cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::graph_batch_mem_op_node_set_params(hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(
     CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::graph_exec_batch_mem_op_node_set_params(hGraphExec, hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
