@@ -24,7 +24,7 @@ PLACES = ("here", "h200", "chroot", "vm")
 STATES = ("open", "holds", "refused")
 RUN_HERE = ("here", "vm")
 ROW_TIMEOUT_S = 1800
-SKIPPED = re.compile(r"\b[1-9]\d* skipped\b")  # in what pytest prints
+SKIPPED = re.compile(r"\b[1-9]\d* skipped(,| in )")  # in what pytest prints
 GPU_PATHS = ("guest", "host/worker", "protocol")  # what a row seen on a GPU ran
 FIGURE = re.compile(r"^figure: (.+)$", re.MULTILINE)  # a command prints this to be quoted
 
