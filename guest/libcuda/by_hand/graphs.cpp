@@ -15,6 +15,11 @@ namespace {
 // Their handles go with a launch, so that the worker knows what comes after what.
 constexpr size_t MAX_EVENTS = 1024;
 
+CUresult check_events(Graph& graph) {
+  if (outermost(graph).events.size() <= MAX_EVENTS) return CUDA_SUCCESS;
+  return static_cast<CUresult>(refuse_part("a graph that names more than 1,024 events"));
+}
+
 // Makes an exec of the graph with a call that gets the exec's handle.
 template <typename Instantiate>
 CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantiate ask) {
@@ -29,9 +34,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
     return static_cast<CUresult>(refuse_part("cuGraphInstantiate with DEVICE_LAUNCH"));
   }
   if (flags & ~KNOWN) return CUDA_ERROR_INVALID_VALUE;
-  if (outermost(*graph).events.size() > MAX_EVENTS) {
-    return static_cast<CUresult>(refuse_part("a graph that names more than 1,024 events"));
-  }
+  if (const CUresult bad = check_events(*graph)) return bad;
   GraphExec* const exec = tables().graph_execs.create();
   if (exec == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   exec->context = call.context() == 0 ? nullptr : &call.context_object();
@@ -214,6 +217,7 @@ CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
   GraphExec* const exec = find(hGraphExec);
   Graph* const graph = find(hGraph);
   if (exec == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_events(*graph)) return bad;
   std::vector<GraphExec::HostNode> host_nodes;
   if (const CUresult bad = list_host_nodes(call, *graph, &host_nodes)) return bad;
   const wire::ExecUpdate body{call.context(), exec->handle, graph->handle};
@@ -226,6 +230,8 @@ CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
   for (const auto& node : host_nodes) Session::get().keep_function(node.function);
   for (const auto& node : exec->host_nodes) Session::get().release_function(node.function);
   exec->host_nodes = std::move(host_nodes);
+  exec->events.clear();
+  exec->recorded.clear();
   take_over(outermost(*graph), exec);
   return CUDA_SUCCESS;
 }
