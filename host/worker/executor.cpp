@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "generated/handlers.gen.h"
+#include "kvgpu/calls.h"
 #include "log.h"
 #include "ops.h"
 #include "progress_watch.h"
@@ -208,6 +209,34 @@ CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
   return add_mark(session, task);
 }
 
+// The guest counts on its host functions. Those that the driver was never given are not run, but
+// told of.
+void tell_of_functions(Session& session, const Task& task, CUresult why) {
+  if (session.guest_minor < 2) return;  // it would run them
+  const auto tell = [&](uint64_t function) {
+    (void)session.callbacks.post(session.events, function, why);
+  };
+  switch (static_cast<wire::Op>(task.header.opcode)) {
+    case wire::Op::cuLaunchHostFunc:
+    case wire::Op::cuStreamAddCallback: {
+      wire::HostFunction body;
+      if (task.read(&body)) tell(body.function);
+      return;
+    }
+    case wire::Op::cuGraphLaunch: {
+      const auto rest = task.after<wire::LaunchGraph>();
+      for (size_t at = 0; at + sizeof(uint64_t) <= rest.size(); at += sizeof(uint64_t)) {
+        uint64_t number;
+        std::memcpy(&number, rest.data() + at, sizeof number);
+        if (!wire::handle_tagged(number)) tell(number);  // the others are events
+      }
+      return;
+    }
+    default:
+      return;
+  }
+}
+
 }  // namespace
 
 void run_task(Session& session, const Task& task) {
@@ -216,7 +245,6 @@ void run_task(Session& session, const Task& task) {
   const bool is_skipped = !task.op->runs_poisoned && session.poison.stops(task.seq);
   if (is_skipped) {
     result = session.poison.error();
-    if (!task.wants_reply()) return;
   } else {
     result = call_handler(session, task, reply);
     if (result != CUDA_SUCCESS && (is_sticky(result) || !task.wants_reply())) {
@@ -233,6 +261,8 @@ void run_task(Session& session, const Task& task) {
   }
   if (task.wants_reply()) {
     session.events.reply(task.header.call_id, result, reply, is_skipped ? wire::REPLY_DEFERRED : 0);
+  } else if (result != CUDA_SUCCESS) {
+    tell_of_functions(session, task, result);
   }
 }
 

@@ -81,7 +81,8 @@ class Session {
   EventRing events;
   Callbacks callbacks;
   Output output;
-  ProgressWatch* progress = nullptr;  // where the guest cannot see what the GPU writes
+  std::atomic<uint16_t> guest_minor{0};  // of the protocol; written by hello()
+  ProgressWatch* progress = nullptr;     // where the guest cannot see what the GPU writes
   Watcher watcher;
   Control* const control;
   const SessionConfig config;

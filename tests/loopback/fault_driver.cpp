@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libcuda that is the software GPU with planted failures: a call that fails does nothing else.
 //   KVGPU_FAULT=cuLaunchKernel:N:ERROR    the N-th launch returns ERROR
+//   KVGPU_FAULT=cuLaunchKernel:N:ERROR:MS the same, after so long
 //   KVGPU_FAULTS=NAME:ERROR,NAME:ERROR... a program chooses when: cuMemsetD32Async with the value
 //                                         FAULT_SEED + n plants up to three of them at calls that
 //                                         the seed chooses; FAULT_SEED + 0xffff plants none any
@@ -9,12 +10,14 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "faults/fault_seed.h"
@@ -25,21 +28,23 @@ struct Fault {
   std::string function;
   int error;
   int calls_to_go;
+  int delay_ms = 0;
 };
 
 class Plan {
  public:
   Plan() {
     char function[64];
-    int at = 0, error = 0;
+    int at = 0, error = 0, delay_ms = 0;
     const char* one = std::getenv("KVGPU_FAULT");
-    if (one != nullptr && std::sscanf(one, "%63[^:]:%d:%d", function, &at, &error) == 3) {
-      planted_.push_back({function, error, at});
+    if (one != nullptr &&
+        std::sscanf(one, "%63[^:]:%d:%d:%d", function, &at, &error, &delay_ms) >= 3) {
+      planted_.push_back({function, error, at, delay_ms});
     }
     const char* rest = std::getenv("KVGPU_FAULTS");
     for (int n = 0; rest != nullptr && std::sscanf(rest, "%63[^:]:%d%n", function, &error, &n) == 2;
          rest += n + (rest[n] == ',')) {
-      known_.push_back({function, error, 0});
+      known_.push_back({function, error, 0, 0});
     }
   }
 
@@ -48,6 +53,7 @@ class Plan {
     const std::lock_guard lock(mutex_);
     for (Fault& fault : planted_) {
       if (fault.function == function && --fault.calls_to_go == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(fault.delay_ms));
         return static_cast<CUresult>(fault.error);
       }
     }

@@ -60,3 +60,13 @@ def test_sync_mode_returns_the_error_from_the_call_that_failed() -> None:
         for _ in range(5):
             output = host.check(LOOPBACK / "poison_cases", "--test-case=sync:*", KVGPU_SYNC="1")
             assert "1 passed" in output
+
+
+def test_skipped_host_functions_are_not_waited_for() -> None:
+    """For every one a thread would look at the event ring each 2 ms from then on."""
+    driver = str(LOOPBACK / "libfault_driver.so")
+    fault = f"cuLaunchKernel:2:{OUT_OF_MEMORY}:200"
+    with loopback(driver=driver, jail=False, KVGPU_FAULT=fault) as host:
+        output = host.check(LOOPBACK / "poison_cases", "--test-case=skipped functions:*")
+        assert "1 passed" in output
+        print(next(line for line in output.splitlines() if line.startswith("figure: ")))

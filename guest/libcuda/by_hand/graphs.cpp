@@ -249,8 +249,13 @@ CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   const GraphExec* const exec = find(hGraphExec);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::vector<wire::Handle> events(exec->events.begin(), exec->events.end());
-  const Part named{events.data(), static_cast<uint32_t>(events.size() * sizeof(wire::Handle))};
+  std::vector<uint64_t> names(exec->events.begin(), exec->events.end());
+  const bool is_captured = enqueue.capture() != nullptr;
+  // Of a launch with more of them than a record holds nobody is told that it was skipped.
+  if (!is_captured && names.size() + exec->host_nodes.size() <= wire::MAX_LAUNCH_NAMES) {
+    for (const auto& node : exec->host_nodes) names.push_back(node.function);
+  }
+  const Part named{names.data(), static_cast<uint32_t>(names.size() * sizeof names[0])};
   const wire::LaunchGraph body{0, 0, exec->handle};
   if (Capture* const capture = enqueue.capture()) {
     const CUresult result = enqueue.submit(wire::Op::cuGraphLaunch, body, named);

@@ -182,6 +182,16 @@ CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned
   return launch_kernel_ex(&config, f, kernelParams, nullptr, hStream);
 }
 
+namespace {
+
+CUresult submit_function(const Enqueue& enqueue, wire::Op op, uint64_t id) {
+  const CUresult result = enqueue.submit(op, wire::HostFunction{0, 0, id, 1});
+  if (result != CUDA_SUCCESS) Session::get().drop_host_function(id);
+  return result;
+}
+
+}  // namespace
+
 CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {
   if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(hStream);
@@ -201,8 +211,11 @@ CUresult launch_host_func(CUstream hStream, CUhostFn fn, void* userData) {
     if (!is_kept) session.release_function(id);
     return result;
   }
-  const uint64_t id = session.add_host_function([fn, userData](CUresult) { fn(userData); });
-  return enqueue.submit(wire::Op::cuLaunchHostFunc, wire::HostFunction{0, 0, id, 1});
+  // As natively: not run where it is skipped after an error.
+  const uint64_t id = session.add_host_function([fn, userData](CUresult status) {
+    if (status == CUDA_SUCCESS) fn(userData);
+  });
+  return submit_function(enqueue, wire::Op::cuLaunchHostFunc, id);
 }
 
 CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* userData,
@@ -215,7 +228,7 @@ CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* 
   }
   const uint64_t id = Session::get().add_host_function(
       [callback, hStream, userData](CUresult status) { callback(hStream, status, userData); });
-  return enqueue.submit(wire::Op::cuStreamAddCallback, wire::HostFunction{0, 0, id, 1});
+  return submit_function(enqueue, wire::Op::cuStreamAddCallback, id);
 }
 
 }  // namespace kvgpu::guest

@@ -143,6 +143,7 @@ class Session {
   using HostFunction = std::function<void(CUresult status)>;
   // Returns the id for the worker. It is forgotten after its run.
   uint64_t add_host_function(HostFunction function);
+  void drop_host_function(uint64_t id);  // its record was not sent, or failed at once
   // Of a graph: forgotten when nobody keeps it and no launch that runs it is under way. The caller
   // is the first who keeps it.
   uint64_t add_graph_function(CUhostFn function, void* user);

@@ -37,6 +37,11 @@ uint64_t Session::add_host_function(HostFunction function) {
   return id;
 }
 
+void Session::drop_host_function(uint64_t id) {
+  const std::lock_guard lock(callback_mutex_);
+  expected_callbacks_ -= host_functions_.erase(id);
+}
+
 uint64_t Session::add_graph_function(CUhostFn function, void* user) {
   const std::lock_guard lock(callback_mutex_);
   HostEntry entry{nullptr, {function, user}};
@@ -127,13 +132,13 @@ void Session::run_callbacks() {
   while (ended_error() == CUDA_SUCCESS) {
     await_callbacks(lock);
     SpinThenSleep wait;
-    while (callbacks_.empty() && ended_error() == CUDA_SUCCESS) {
+    while (callbacks_.empty() && expected_callbacks_ > 0 && ended_error() == CUDA_SUCCESS) {
       lock.unlock();
       pump();
       if (wait.step()) check_connection();
       lock.lock();
     }
-    if (callbacks_.empty()) return;
+    if (callbacks_.empty()) continue;
     const wire::Callback callback = callbacks_.front();
     callbacks_.pop_front();
     const auto found = host_functions_.find(callback.function);
@@ -148,7 +153,8 @@ void Session::run_callbacks() {
     }
     lock.unlock();
     if (entry.function) entry.function(static_cast<CUresult>(callback.status));
-    if (entry.graph_function.fn) entry.graph_function.fn(entry.graph_function.userData);
+    const auto& of_graph = entry.graph_function;
+    if (of_graph.fn && callback.status == CUDA_SUCCESS) of_graph.fn(of_graph.userData);
     // release: pairs with the worker's acquire in Callbacks::relay(); what the function wrote is
     // visible
     store_release(guest_page_->callback_done, callback.token);

@@ -20,6 +20,7 @@ CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
   if (body.version >> 16 != control::PROTOCOL_MAJOR) return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   log("the guest's library speaks protocol %u.%u, features 0x%x", body.version >> 16,
       body.version & 0xffff, body.features);
+  session.guest_minor = static_cast<uint16_t>(body.version);
   std::vector<wire::DeviceInfo> devices;
   if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
   int driver_version = 0;

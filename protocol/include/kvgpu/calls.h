@@ -255,7 +255,10 @@ struct LaunchGraph {
   Handle stream;
   uint64_t mark;
   Handle exec;
+  // follow: the handles of events, and the ids of host functions, which bear no tag
 };
+inline constexpr size_t MAX_LAUNCH_NAMES =
+    (MAX_RECORD_BYTES - sizeof(Header) - sizeof(LaunchGraph)) / sizeof(uint64_t);
 
 // ---- images
 inline constexpr uint64_t MAX_IMAGE_BYTES = 1 << 30;  // of those a worker holds, all together, too
