@@ -57,7 +57,7 @@ bool Agent::run(int signal_fd) {
   while (!stopping_) {
     loop_.run_once(next_timeout_ms());
     look_for_host();
-    expire_held();
+    expire_waiting();
     if (!link_.is_connected() && region_) check_workers();
     pump_due_streams();
   }
@@ -140,9 +140,10 @@ void Agent::adopt_sessions() {
 void Agent::look_for_host() {
   if (link_.is_connected()) return;
   if (!region_ && !options_.no_region)
-    region_ = open_region(options_.region_path, &region_problem_);
+    region_ = open_region(options_.region_path, options_.devices_path, &region_problem_);
   is_stream_form_ =
-      !region_ && (options_.no_region || (options_.region_path.empty() && !has_ivshmem_device()));
+      !region_ && (options_.no_region ||
+                   (options_.region_path.empty() && !has_ivshmem_device(options_.devices_path)));
   const std::string port = options_.port_path.empty() ? find_port() : options_.port_path;
   const bool is_region_missing = !region_ && !is_stream_form_;
   if ((is_region_missing || port.empty()) && !told_what_is_missing_) {
@@ -160,16 +161,26 @@ int Agent::next_timeout_ms() const {
   }
   if (!region_ && !link_.is_connected()) return static_cast<int>(RETRY_WITHOUT_DEVICE.count());
   if (!link_.is_connected()) return static_cast<int>(RETRY.count());
-  const bool any_held = std::ranges::any_of(
-      clients_, [](const Client& client) { return client.stage == Client::Stage::HELD; });
-  return any_held ? static_cast<int>(RETRY.count()) : -1;
+  const bool any_waits = std::ranges::any_of(clients_, [](const Client& client) {
+    return client.stage == Client::Stage::HELD || client.stage == Client::Stage::ASKED;
+  });
+  return any_waits ? static_cast<int>(RETRY.count()) : -1;
 }
 
-void Agent::expire_held() {
+void Agent::expire_waiting() {
   const auto now = Clock::now();
   for (Client& client : clients_) {
-    if (client.stage != Client::Stage::HELD || now < client.held_until) continue;
-    refuse(client, CUDA_ERROR_SYSTEM_NOT_READY, "kvgpud on the host does not answer");
+    if (now < client.waits_until) continue;
+    if (client.stage == Client::Stage::HELD) {
+      refuse(client, CUDA_ERROR_SYSTEM_NOT_READY, "kvgpud on the host does not answer");
+    } else if (client.stage == Client::Stage::ASKED) {
+      // Should it answer yet, on_opened() closes what nobody waits for.
+      refuse(client, CUDA_ERROR_SYSTEM_NOT_READY,
+             "kvgpud on the host has not opened a session within " +
+                 std::to_string(options_.answer_limit.count()) +
+                 " s: look at `kvgpu host status` and at kvgpud's log there, then start the "
+                 "program again");
+    }
   }
 }
 
@@ -263,7 +274,7 @@ bool Agent::open_session(Client& client, const Frame& frame) {
   client.open.pid = static_cast<uint32_t>(client.process.pid);
   client.open.uid = client.uid;
   client.client_request = frame.id;
-  client.held_until = Clock::now() + HOLD;
+  client.waits_until = Clock::now() + HOLD;
   client.stage = Client::Stage::HELD;
   if (!region_ && !is_stream_form_) {
     refuse(client, CUDA_ERROR_NO_DEVICE, region_problem_);
@@ -278,6 +289,7 @@ bool Agent::open_session(Client& client, const Frame& frame) {
 void Agent::ask_host(Client& client) {
   client.request = ++last_request_;
   client.stage = Client::Stage::ASKED;
+  client.waits_until = Clock::now() + options_.answer_limit;
   control::Open open = client.open;
   open.features &= ~control::FEATURE_BYTE_STREAM;  // not the client's to say
   if (is_stream_form_) open.features |= control::FEATURE_BYTE_STREAM;

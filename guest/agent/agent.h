@@ -29,10 +29,12 @@ namespace kvgpu::agent {
 struct Options {
   std::string region_path;  // empty: look for the PCI device
   bool no_region = false;   // do not look: sessions of the byte-stream form
-  std::string port_path;    // empty: look for the virtio-serial port
+  std::string devices_path = "/sys/bus/pci/devices";
+  std::string port_path;  // empty: look for the virtio-serial port
   std::string socket_path = control::GUEST_SOCKET;
   std::string state_path = "/run/kvgpu/agent.state";
-  std::string group = "kvgpu";  // its members may use the VM's GPUs
+  std::string group = "kvgpu";            // its members may use the VM's GPUs
+  std::chrono::seconds answer_limit{60};  // of the host, for an OPEN; it gives a worker 30 s
   BootId boot_id{};
 };
 
@@ -67,14 +69,14 @@ class Agent {
     } beat{};  // of its worker, looked at while the host is away
     control::Open open{};
     std::unique_ptr<StreamSession> stream;  // where the VM shares no memory with its host
-    Clock::time_point held_until;
+    Clock::time_point waits_until;          // HELD or ASKED
   };
 
   [[nodiscard]] bool listen_for_clients();
   void adopt_sessions();
   void look_for_host();
   int next_timeout_ms() const;
-  void expire_held();
+  void expire_waiting();
 
   [[nodiscard]] bool give_to_group(const std::string& path);
   [[nodiscard]] bool may_connect(int connection, uid_t uid) const;

@@ -42,7 +42,7 @@ void Agent::on_disconnected() {
     }
     if (client.stage != Client::Stage::ASKED) continue;
     client.stage = Client::Stage::HELD;  // asked again when the host is back
-    client.held_until = Clock::now() + HOLD;
+    client.waits_until = Clock::now() + HOLD;
   }
 }
 

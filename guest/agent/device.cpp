@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -23,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char PCI_DEVICES[] = "/sys/bus/pci/devices";
 constexpr char PORTS[] = "/sys/class/virtio-ports";
 constexpr char IVSHMEM_VENDOR[] = "0x1af4";
 constexpr char IVSHMEM_DEVICE[] = "0x1110";
@@ -96,6 +96,11 @@ std::optional<Region> open_bar(const std::string& path, std::string* problem) {
 
 // Under KVM the host may override what the guest asks for: measured, by the superblock's page.
 bool is_write_back(const Region& region) {
+  const char* const text = std::getenv("KVGPU_MEMORY_TYPE");
+  if (const auto told = memory::parse(text == nullptr ? "" : text)) {
+    log("%s: %s (told)", region.path.c_str(), std::string(memory::to_string(*told)).c_str());
+    return *told == memory::Type::WRITE_BACK;
+  }
   void* const page = mmap(nullptr, PAGE_BYTES, PROT_READ, MAP_SHARED, region.fd.get(), 0);
   if (page == MAP_FAILED) return true;
   const double read_mb_per_s = memory::measure_reads(static_cast<const std::byte*>(page));
@@ -106,10 +111,10 @@ bool is_write_back(const Region& region) {
   return cached;
 }
 
-std::vector<fs::path> ivshmem_devices() {
+std::vector<fs::path> ivshmem_devices(const std::string& folder) {
   std::vector<fs::path> devices;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(PCI_DEVICES, error)) {
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (first_line(entry.path() / "vendor") == IVSHMEM_VENDOR &&
         first_line(entry.path() / "device") == IVSHMEM_DEVICE) {
       devices.push_back(entry.path());
@@ -127,10 +132,11 @@ Region combining(const fs::path& device, Region uncached) {
 
 }  // namespace
 
-std::optional<Region> open_region(const std::string& path, std::string* problem) {
+std::optional<Region> open_region(const std::string& path, const std::string& devices,
+                                  std::string* problem) {
   if (!path.empty()) return open_bar(path, problem);
   *problem = "this VM has no kvgpu device (PCI 1af4:1110): add one with `kvgpu vm xml` on the host";
-  for (const fs::path& device : ivshmem_devices()) {
+  for (const fs::path& device : ivshmem_devices(devices)) {
     enable_device(device);
     auto region = open_bar((device / "resource2").string(), problem);
     if (region && !is_write_back(*region)) region = combining(device, std::move(*region));
@@ -139,7 +145,7 @@ std::optional<Region> open_region(const std::string& path, std::string* problem)
   return std::nullopt;
 }
 
-bool has_ivshmem_device() { return !ivshmem_devices().empty(); }
+bool has_ivshmem_device(const std::string& devices) { return !ivshmem_devices(devices).empty(); }
 
 std::optional<WorkerState> read_worker_state(const Region& region, uint64_t block_offset) {
   if (block_offset > region.size_bytes || region.size_bytes - block_offset < PAGE_BYTES) {

@@ -16,12 +16,14 @@ struct Region {
   std::string path;
 };
 
-// Opens the BAR 2 that begins with kvgpu's superblock, or PATH if it is not empty. Without one,
-// `problem` says why and what to do.
-std::optional<Region> open_region(const std::string& path, std::string* problem);
+// Opens the BAR 2 that begins with kvgpu's superblock, of the PCI devices in the folder DEVICES, or
+// PATH if it is not empty. Write-combining where the processor does not cache it, which is measured
+// unless KVGPU_MEMORY_TYPE=wb|wc|uc says it. Without one, `problem` says why and what to do.
+std::optional<Region> open_region(const std::string& path, const std::string& devices,
+                                  std::string* problem);
 
 // Also if it is not kvgpu's, or cannot be read.
-bool has_ivshmem_device();
+bool has_ivshmem_device(const std::string& devices);
 
 struct WorkerState {
   uint64_t beat = 0;

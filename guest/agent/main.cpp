@@ -27,6 +27,8 @@ constexpr char USAGE[] =
     "  --socket FILE    where clients connect (/run/kvgpu/guest.sock)\n"
     "  --state FILE     the table that survives a restart (/run/kvgpu/agent.state)\n"
     "  --group NAME     who may connect, beside root (kvgpu)\n"
+    "  --devices DIR    of the PCI devices (/sys/bus/pci/devices)\n"
+    "  --answer-s N     how long a program waits for the host to open its session (60)\n"
     "  --boot-id HEX    instead of the kernel's\n";
 
 // Each client takes two descriptors, and service managers start with a soft limit of 1024.
@@ -44,6 +46,8 @@ bool parse(int argc, char** argv, Options& options, std::string& boot_id) {
                                 {"socket", required_argument, nullptr, 's'},
                                 {"state", required_argument, nullptr, 't'},
                                 {"group", required_argument, nullptr, 'g'},
+                                {"devices", required_argument, nullptr, 'd'},
+                                {"answer-s", required_argument, nullptr, 'a'},
                                 {"boot-id", required_argument, nullptr, 'b'},
                                 {"help", no_argument, nullptr, 'h'},
                                 {nullptr, 0, nullptr, 0}};
@@ -66,6 +70,13 @@ bool parse(int argc, char** argv, Options& options, std::string& boot_id) {
         break;
       case 'g':
         options.group = optarg;
+        break;
+      case 'd':
+        options.devices_path = optarg;
+        break;
+      case 'a':
+        options.answer_limit = std::chrono::seconds(std::atoi(optarg));
+        if (options.answer_limit.count() <= 0) return false;
         break;
       case 'b':
         boot_id = optarg;

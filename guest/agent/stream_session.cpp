@@ -28,6 +28,8 @@ constexpr int SWEEP_SHARE = 20;  // of the agent's time, at most one part
 constexpr milliseconds LONGEST_PAUSE{2000};
 // A program that does not empty its event ring says nothing when it begins to.
 constexpr milliseconds FIRST_ROOM_PAUSE{1}, LAST_ROOM_PAUSE{50};
+// Taken in one turn: nothing else bounds how many a client may write.
+constexpr int MAX_SHARES = 32;
 
 }  // namespace
 
@@ -85,6 +87,7 @@ void StreamSession::fail(const char* what) {
 // ---- to the host
 
 void StreamSession::pump() {
+  n_shares_left_ = MAX_SHARES;
   if (deliver_events()) sweep_soon();
   do {
     while (step()) {
@@ -133,7 +136,7 @@ bool StreamSession::step() {
 bool StreamSession::take_records() {
   wire::Header header;
   alignas(8) std::byte record[wire::MAX_RECORD_BYTES];
-  while (commands_.peek(&header)) {
+  while (n_shares_left_ > 0 && !link_.is_congested() && commands_.peek(&header)) {
     const uint32_t padded = wire::padded(header.len_bytes);
     if (records_.size() + padded > control::MAX_STREAM_PAYLOAD_BYTES) break;
     commands_.take(header, record);
@@ -151,6 +154,7 @@ bool StreamSession::take_records() {
 }
 
 void StreamSession::take_share(const std::byte* body, uint32_t len_bytes) {
+  --n_shares_left_;
   wire::Share share;
   if (len_bytes < sizeof share) return fail("a SHARE record that is too short");
   std::memcpy(&share, body, sizeof share);
@@ -182,10 +186,10 @@ bool StreamSession::send_records() {
   return true;
 }
 
-// While the host or the link has no room a kick would change nothing: whoever makes room calls
-// pump(). False: something came meanwhile.
+// While the host or the link has no room, or the turn is over, a kick would change nothing: whoever
+// makes room calls pump(), or next_look() has it called. False: something came meanwhile.
 bool StreamSession::fall_asleep() {
-  if (!records_.empty() || is_sweeping_ || link_.is_congested()) {
+  if (!records_.empty() || is_sweeping_ || link_.is_congested() || n_shares_left_ == 0) {
     store_release(host_page_->need_wakeup, 0);
     return true;
   }
@@ -198,9 +202,11 @@ bool StreamSession::fall_asleep() {
 }
 
 std::optional<StreamSession::Clock::time_point> StreamSession::next_look() const {
+  // Others' turn first.
+  if (n_shares_left_ == 0 && !link_.is_congested()) return Clock::time_point{};
   std::optional<Clock::time_point> next;
   if (mirror_.any_shared() && !is_sweeping_) next = next_sweep_;
-  if (fed_ < waiting_.size()) {
+  if (!waiting_.empty()) {
     next = next ? std::min(*next, next_room_look_) : next_room_look_;
   }
   return next;
@@ -220,7 +226,7 @@ void StreamSession::on_frame(const Frame& frame) {
     case Type::DATA:
       return apply(frame);
     case Type::EVENTS:
-      if (waiting_.size() - fed_ + frame.payload.size() > stream_form::WINDOW_BYTES) {
+      if (waiting_.size() + frame.payload.size() > stream_form::WINDOW_BYTES) {
         return fail("the host sent more events than it has credit for");
       }
       waiting_.insert(waiting_.end(), frame.payload.begin(), frame.payload.end());
@@ -258,31 +264,28 @@ void StreamSession::apply(const Frame& frame) {
 }
 
 bool StreamSession::deliver_events() {
-  bool any = false;
-  while (fed_ < waiting_.size()) {
+  size_t fed = 0;
+  while (fed < waiting_.size()) {
     wire::Header header{};
-    const size_t left = waiting_.size() - fed_;
-    if (left >= sizeof header) std::memcpy(&header, waiting_.data() + fed_, sizeof header);
+    const size_t left = waiting_.size() - fed;
+    if (left >= sizeof header) std::memcpy(&header, waiting_.data() + fed, sizeof header);
     if (header.len_bytes < sizeof header || header.len_bytes > wire::MAX_RECORD_BYTES ||
         wire::padded(header.len_bytes) > left) {
       fail("an event of a bad length from the host");
-      return any;
+      return false;
     }
     if (!events_.reserve(header.len_bytes)) break;
     const auto body_bytes = header.len_bytes - static_cast<uint32_t>(sizeof header);
-    events_.write(header, Part{waiting_.data() + fed_ + sizeof header, body_bytes});
-    fed_ += wire::padded(header.len_bytes);
-    taken_bytes_ += wire::padded(header.len_bytes);
-    any = true;
+    events_.write(header, Part{waiting_.data() + fed + sizeof header, body_bytes});
+    fed += wire::padded(header.len_bytes);
   }
+  const bool any = fed > 0;
+  taken_bytes_ += fed;
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(fed));
   if (events_.error() != RingError::NONE) fail(to_string(events_.error()));
   room_pause_ = any ? Clock::duration(FIRST_ROOM_PAUSE)
                     : std::min<Clock::duration>(room_pause_ * 2, LAST_ROOM_PAUSE);
   next_room_look_ = Clock::now() + room_pause_;
-  if (fed_ == waiting_.size()) {
-    waiting_.clear();
-    fed_ = 0;
-  }
   if (taken_bytes_ - credited_bytes_ >= stream_form::WINDOW_BYTES / 4) {
     credited_bytes_ = taken_bytes_;
     link_.send(make_frame(Type::CREDIT, session_, stream_form::Credit{taken_bytes_}));

@@ -84,13 +84,13 @@ class StreamSession {
   uint64_t sent_bytes_ = 0;
   uint64_t host_taken_bytes_ = 0;
   uint64_t n_sleeps_ = 0;
+  int n_shares_left_ = 0;  // of SHARE records, in this turn
   bool is_sweeping_ = false;
   uint64_t next_token_ = 0;  // of host functions: to be sent after the sweep
   uint64_t sent_token_ = 0;
 
   Producer events_;
-  std::vector<uint8_t> waiting_;  // events that have come; from fed_ on they are not in the ring
-  size_t fed_ = 0;
+  std::vector<uint8_t> waiting_;  // events that have come and are not in the ring yet
   uint64_t taken_bytes_ = 0;
   uint64_t credited_bytes_ = 0;
 

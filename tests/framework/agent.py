@@ -175,10 +175,13 @@ def agent_world(tmp_path: Path) -> Iterator[World]:
             stack.callback(stop)
             return process
 
-        def start_agent(stored: Mapping[str, int] | None = None) -> subprocess.Popen[str]:
-            paths = {"region": region, "port": tmp_path / "port"}
+        def start_agent(
+            *more: str, stored: Mapping[str, int] | None = None, looks_for_region: bool = False
+        ) -> subprocess.Popen[str]:
+            paths = {} if looks_for_region else {"region": region}
+            paths |= {"port": tmp_path / "port"}
             paths |= {"socket": tmp_path / "guest.sock", "state": tmp_path / "agent.state"}
-            options = [f"--{name}={path}" for name, path in paths.items()]
+            options = [*more, *(f"--{name}={path}" for name, path in paths.items())]
             options += [f"--boot-id={BOOT_ID}", f"--group={GROUP}"]
             if not stored:
                 return start(agent_binary(), *options)

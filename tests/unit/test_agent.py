@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from framework.agent import REGION_BYTES, WAIT_S, World, open_frame, said
+from framework.agent import REGION_BYTES, SUPERBLOCK, WAIT_S, World, open_frame, said
 
 from kvgpu.host.control_frames import (
     Close,
@@ -215,3 +215,64 @@ def test_agent_without_a_device_refuses_at_once(world: World) -> None:
         answer = decode(client.recv(8192)).body
     assert isinstance(answer, Refused)
     assert answer.cuda_error == 100
+
+
+def test_host_that_never_answers_an_open_is_said_to_the_client(world: World) -> None:
+    world.start_agent("--answer-s=1")
+    world.host.accept()
+    world.host.welcome()
+    with world.connect() as client:
+        client.send(open_frame())
+        request = world.host.expect(Open)
+        answer = decode(client.recv(8192)).body
+        assert isinstance(answer, Refused)
+        assert answer.cuda_error == 802  # CUDA_ERROR_SYSTEM_NOT_READY
+        assert "within 1 s" in answer.message
+        assert "kvgpu host status" in answer.message
+        world.host.send(Opened(0, 1, 0, 9, 0, 4096, 4096, REGION_BYTES), request.id)
+        assert world.host.expect(Close).id == 9  # too late: nobody waits for it
+
+
+def make_device(folder: Path, name: str, vendor: str, **resources: int) -> None:
+    device = folder / name
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    (device / "device").write_text("0x1110\n")
+    (device / "enable").write_text("0\n")
+    for resource, n_bytes in resources.items():
+        (device / resource).write_bytes(SUPERBLOCK.ljust(n_bytes, b"\0"))
+
+
+@pytest.mark.parametrize(
+    ("told", "n_bytes"), [("wb", REGION_BYTES), ("wc", 2 * REGION_BYTES), ("uc", 2 * REGION_BYTES)]
+)
+def test_write_combining_resource_where_write_back_is_not_to_be_had(
+    world: World, monkeypatch: pytest.MonkeyPatch, told: str, n_bytes: int
+) -> None:
+    """Their sizes tell the two resources apart."""
+    monkeypatch.setenv("KVGPU_MEMORY_TYPE", told)
+    devices = world.folder / "devices"
+    sizes = {"resource2": REGION_BYTES, "resource2_wc": 2 * REGION_BYTES}
+    make_device(devices, "0000:00:03.0", "0x8086", resource2=4 * REGION_BYTES)
+    make_device(devices, "0000:00:04.0", "0x1af4", **sizes)
+    world.start_agent(f"--devices={devices}", looks_for_region=True)
+    world.host.accept()
+    world.host.welcome()
+    client = world.start_client()
+    world.host.open_session(9)
+    assert said(client) == [Opened.TYPE, 77, 9, n_bytes]
+    assert (devices / "0000:00:04.0" / "enable").read_text() == "1"
+    print(f"figure: told {told}, the client got the resource of {n_bytes} bytes")
+
+
+def test_device_without_a_write_combining_resource_is_used_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVGPU_MEMORY_TYPE", "uc")
+    make_device(world.folder / "devices", "0000:00:04.0", "0x1af4", resource2=REGION_BYTES)
+    world.start_agent(f"--devices={world.folder / 'devices'}", looks_for_region=True)
+    world.host.accept()
+    world.host.welcome()
+    client = world.start_client()
+    world.host.open_session(9)
+    assert said(client) == [Opened.TYPE, 77, 9, REGION_BYTES]
