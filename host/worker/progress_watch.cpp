@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "event_ring.h"
@@ -15,15 +16,23 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Between looks: short behind short work, so that its end is seen soon.
-constexpr microseconds FIRST_PAUSE{10}, LAST_PAUSE{500};
+// Between looks: an eighth of what has passed, so that short work's end is seen soon.
+constexpr microseconds FIRST_PAUSE{10}, LAST_PAUSE{50'000};
+// New work does not wait for the end of a longer one.
+constexpr microseconds LONG_PAUSE{500};
 
 }  // namespace
 
 void ProgressWatch::expect(uint32_t word, uint64_t number) {
   const std::lock_guard lock(mutex_);
   outstanding_[word].expected = number;
+  is_new_ = true;
   wanted_.notify_one();
+}
+
+void ProgressWatch::forget(uint32_t word) {
+  const std::lock_guard lock(mutex_);
+  outstanding_.erase(word);
 }
 
 void ProgressWatch::run() {
@@ -31,11 +40,16 @@ void ProgressWatch::run() {
   microseconds pause = FIRST_PAUSE;
   for (;;) {
     wanted_.wait(lock, [this] { return !outstanding_.empty(); });
+    const bool is_new = std::exchange(is_new_, false);
     const bool any = send_reached(&lock);
-    pause = any ? FIRST_PAUSE : std::min(pause * 2, LAST_PAUSE);
-    lock.unlock();
-    std::this_thread::sleep_for(pause);
-    lock.lock();
+    pause = any || is_new ? FIRST_PAUSE : std::min(pause + pause / 8, LAST_PAUSE);
+    if (pause > LONG_PAUSE) {
+      wanted_.wait_for(lock, pause, [this] { return is_new_; });
+    } else {
+      lock.unlock();
+      std::this_thread::sleep_for(pause);
+      lock.lock();
+    }
   }
 }
 

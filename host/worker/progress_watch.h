@@ -24,6 +24,8 @@ class ProgressWatch {
 
   // The GPU will write `number`, and none above it before the next call for this word.
   void expect(uint32_t word, uint64_t number);
+  // Its stream's context has ended: whatever is outstanding will never be written.
+  void forget(uint32_t word);
   // Runs as long as the process.
   [[noreturn]] void run();
 
@@ -40,6 +42,7 @@ class ProgressWatch {
   std::mutex mutex_;
   std::condition_variable wanted_;
   std::unordered_map<uint32_t, Word> outstanding_;
+  bool is_new_ = false;  // since the last look
 };
 
 }  // namespace kvgpu::worker

@@ -2,6 +2,7 @@
 // Contexts: the primary one of each device and those of cuCtxCreate.
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
+#include "progress_watch.h"
 
 namespace kvgpu::worker {
 
@@ -51,6 +52,10 @@ void check(Session& session, const Task& task, const wire::ContextRetain& body) 
 std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
   auto context = session.handles.context(handle);
   if (context != nullptr) {
+    session.handles.each_stream([&](const Stream& stream) {
+      if (session.progress == nullptr || stream.context_handle != handle) return;
+      session.progress->forget(static_cast<uint32_t>(stream.progress - session.progress_word(0)));
+    });
     session.handles.remove_streams_of(handle);
     session.handles.remove(handle);
     const std::unique_lock lock(context->watch->mutex);
