@@ -179,8 +179,12 @@ class Worker {
     const int before = n_calls_;
     TRY(cuLaunchHostFunc(
         streams_[0], [](void* n) { ++*static_cast<std::atomic<int>*>(n); }, &n_calls_));
+    // That of an earlier step, skipped after an error, may be told of it only now.
     TRY(cuStreamAddCallback(
-        streams_[0], [](CUstream, CUresult, void* n) { ++*static_cast<std::atomic<int>*>(n); },
+        streams_[0],
+        [](CUstream, CUresult status, void* n) {
+          if (status == CUDA_SUCCESS) ++*static_cast<std::atomic<int>*>(n);
+        },
         &n_calls_, 0));
     TRY(cuStreamSynchronize(streams_[0]));
     n_stale += n_calls_ != before + 2;
