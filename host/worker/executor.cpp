@@ -228,7 +228,8 @@ void tell_of_functions(Session& session, const Task& task, CUresult why) {
       for (size_t at = 0; at + sizeof(uint64_t) <= rest.size(); at += sizeof(uint64_t)) {
         uint64_t number;
         std::memcpy(&number, rest.data() + at, sizeof number);
-        if (!wire::handle_tagged(number)) tell(number);  // the others are events
+        // The others are events, or none.
+        if (number != 0 && !wire::handle_tagged(number)) tell(number);
       }
       return;
     }
