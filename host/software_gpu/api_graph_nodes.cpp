@@ -88,11 +88,22 @@ CUresult set_fill(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PAR
   return make_fill(*context, *p, &target->operation);
 }
 
+/// CUDA 13.0, cuGraphExecBatchMemOpNodeSetParams: how many operations there are, and which, an exec
+/// cannot change.
+bool is_of_form(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const CUDA_BATCH_MEM_OP_NODE_PARAMS& now) {
+  return p.paramArray && std::equal(p.paramArray, p.paramArray + p.count, now.paramArray,
+                                    now.paramArray + now.count, [](const auto& a, const auto& b) {
+                                      return a.operation == b.operation;
+                                    });
+}
+
 CUresult set_batch(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
   GraphNode* target;
   RETURN_IF_FAILED(find_target(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &target));
   Context* const context = p ? context_of(p->ctx) : nullptr;
-  return context ? make_batch(*context, *p, &target->operation) : CUDA_ERROR_INVALID_VALUE;
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  if (exec && !is_of_form(*p, target->operation.params->batch)) return CUDA_ERROR_INVALID_VALUE;
+  return make_batch(*context, *p, &target->operation);
 }
 
 CUresult set_host(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {

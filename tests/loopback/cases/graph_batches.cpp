@@ -57,9 +57,13 @@ TEST_CASE("graph: batches of memory operations, asked for and changed in the gra
   {
     const Exec exec(graph);
     CHECK(launched(exec.handle) == std::vector<int>{8, 9, 2, 2});
-    Operations second{write(data.dptr + 8, 40)};
+    // CUDA 13.0 cuda.h: an exec's addresses and values may change, not how many they are.
+    const CUdeviceptr third_int = data.dptr + 8;
+    Operations second{write(third_int, 40), wait(third_int, 40), write(third_int, 40)};
     p = batch(gpu, second);
     CU(cuGraphExecBatchMemOpNodeSetParams(exec.handle, node, &p));
+    p.count = 1;
+    CU_IS(cuGraphExecBatchMemOpNodeSetParams(exec.handle, node, &p), CUDA_ERROR_INVALID_VALUE);
     CHECK(launched(exec.handle) == std::vector<int>{9, 10, 41, 3});
   }
   Operations third{write(data.dptr + 12, 60)};

@@ -225,32 +225,6 @@ TEST_CASE("graph: an exec takes what another graph of its form says") {
   CHECK((before == 1 && after == 2));
 }
 
-TEST_CASE("graph: an exec that is updated often remembers only the last graph's events") {
-  const Gpu gpu;
-  const Stream stream;
-  CUgraphExec exec = nullptr;
-  for (int round = 0; round < 3; ++round) {
-    const Graph graph;
-    std::vector<CUevent> events(900);
-    for (CUevent& event : events) {
-      CUgraphNode node;
-      CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-      CU(cuGraphAddEventRecordNode(&node, graph.handle, nullptr, 0, event));
-    }
-    CUgraphExecUpdateResultInfo info{};
-    if (round == 0) {
-      CU(cuGraphInstantiate(&exec, graph.handle, 0));
-    } else {
-      CU(cuGraphExecUpdate(exec, graph.handle, &info));
-    }
-    CU(cuGraphLaunch(exec, stream.handle));
-    CU(cuStreamSynchronize(stream.handle));
-    CU(cuEventQuery(events.back()));
-    for (CUevent event : events) CU(cuEventDestroy(event));
-  }
-  CU(cuGraphExecDestroy(exec));
-}
-
 TEST_CASE("graph: nodes of an exec are switched off and on") {
   const Gpu gpu;
   const Stream stream;

@@ -19,8 +19,8 @@ TEST_CASE("memory_threads: all read more than the slab holds into pageable memor
       for (int round = 0; round < 3; ++round) {
         std::vector<int> host(N);
         if (cuMemcpyDtoH(host.data(), data[i]->dptr, N * sizeof(int)) != CUDA_SUCCESS) return;
-        n_wrong[i] = static_cast<int>(std::ranges::count_if(
-            host, [&](int value) { return value != static_cast<int>(i); }));
+        n_wrong[i] = static_cast<int>(
+            std::ranges::count_if(host, [&](int value) { return value != static_cast<int>(i); }));
       }
     });
   }
