@@ -42,7 +42,11 @@ def _export(row: Row, symbol: str, default_stream: str) -> str:
         names.append(default_stream)
     elif row.stream is not None and default_stream == "CU_STREAM_PER_THREAD":
         names[names.index(row.stream)] = f"{row.stream} ? {row.stream} : {default_stream}"
-    check = "" if row.before_init else "  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;\n"
+    check = (
+        ""
+        if row.before_init
+        else "  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;\n"
+    )
     return (
         f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n{check}"
         f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}\n"
