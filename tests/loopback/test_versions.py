@@ -26,8 +26,9 @@ REFUSED_TWICE = (
     "cuda = ctypes.CDLL('libcuda.so.1')\n"
     "assert cuda.cuInit(0) == 0\n"
     "assert [cuda.cuTexRefCreate(None) for _ in range(3)] == [801] * 3\n"
-    "n = ctypes.c_int()\n"
-    "assert cuda.cuDeviceGetCount(ctypes.byref(n)) == 0 and n.value == 1\n"
+    # Waits for a reply: what was sent before has been read, too.
+    "context = ctypes.c_void_p()\n"
+    "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
 )
 
 
