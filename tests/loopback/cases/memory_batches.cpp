@@ -94,7 +94,7 @@ TEST_CASE("memory_batch: copies in every direction, each with its order of acces
   CHECK(a.read() == std::vector(N, 5));
 }
 
-// Natively that call waits for the stream: so says driver 580 of a stream that is held up.
+// Natively (driver 580) it does not end: a batch waits for the stream that is held up.
 TEST_CASE("memory_batch, beyond native: a source read during the call is free after it") {
   const Gpu gpu;
   const Stream stream;
