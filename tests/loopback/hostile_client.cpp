@@ -134,12 +134,6 @@ const std::map<std::string, Attack> ATTACKS = {
            wire::ContextRetain{wire::make_handle(wire::Kind::CONTEXT, 0, 1, 1),
                                wire::make_handle(wire::Kind::STREAM, 0, 1, 1), 1u << 30, 0, 0, 0});
      }},
-    {"blob_unknown",
-     [](const Client& c) {
-       constexpr wire::Handle MODULE = wire::make_handle(wire::Kind::MODULE, 0, 1, 1);
-       c.send_raw(uint16_t(wire::Op::cuModuleLoadData), HEAD + sizeof(wire::LoadImage),
-                  wire::LoadImage{0, 77, MODULE}, 0, 0);
-     }},
     {"blocks_without_reply",
      [](const Client& c) { c.send(wire::Op::STREAM_SYNC, wire::StreamRef{NO_STREAM}); }},
     {"name_past_the_record",
