@@ -58,7 +58,7 @@ class ReplyWriter {
       overflowed_ = true;
       return;
     }
-    std::memcpy(buffer_ + len_bytes_, data, len_bytes);
+    if (len_bytes > 0) std::memcpy(buffer_ + len_bytes_, data, len_bytes);  // `data` may be null
     len_bytes_ += static_cast<uint32_t>(len_bytes);
   }
   const void* data() const { return buffer_; }
