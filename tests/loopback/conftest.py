@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from framework.loopback import Loopback, loopback
+from framework.loopback import ROOT, Loopback, loopback
+
+from kvgpu.protocol.generator.model import Model
+from kvgpu.protocol.generator.parse import load
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +18,10 @@ def host() -> Iterator[Loopback]:
         yield running
         # No record may answer late what `deferred` of protocol/api.toml does not list.
         assert "BUG:" not in running.logs(), running.logs()
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    """What protocol/api.toml and the headers say."""
+    (headers,) = ROOT.glob(".venv/lib/python3.*/site-packages/nvidia/cu13/include")
+    return load(ROOT, headers)

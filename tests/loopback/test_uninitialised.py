@@ -8,16 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from framework.loopback import ROOT, Loopback
+from framework.loopback import Loopback
 
-from kvgpu.protocol.generator.parse import load
+from kvgpu.protocol.generator.model import Model
 
 CALLER = Path(__file__).with_name("uninitialised.py")
 
 
-def test_every_entry_point_answers_before_init_and_in_a_forked_child(host: Loopback) -> None:
-    (headers,) = ROOT.glob(".venv/lib/python3.*/site-packages/nvidia/cu13/include")
-    model = load(ROOT, headers)
+def test_every_entry_point_answers_before_init_and_in_a_forked_child(
+    host: Loopback, model: Model
+) -> None:
     names = [row.name for row in model.rows if not row.before_init]
     names += [
         name for name in model.exported if (twin := model.twin_of(name)) and not twin.before_init

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from framework.loopback import BUILD, ROOT, loopback
+from framework.loopback import BUILD, loopback
 
 from kvgpu.protocol.generator.model import Model
-from kvgpu.protocol.generator.parse import load
 
 CALLER = Path(__file__).with_name("every_row.py")
 LIMIT_S = 280
@@ -28,12 +27,6 @@ CACHED = {
     "cuMemGetDefaultMemPool": "cuDeviceGetDefaultMemPool",
     "cuMemGetMemPool": "cuDeviceGetDefaultMemPool",
 }
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    (headers,) = ROOT.glob(".venv/lib/python3.*/site-packages/nvidia/cu13/include")
-    return load(ROOT, headers)
 
 
 @pytest.fixture(scope="module")
