@@ -112,9 +112,7 @@ CUresult func_get_attribute(int* pi, CUfunction_attribute attrib, CUfunction hfu
   return get_attribute(pi, attrib, find(hfunc));
 }
 CUresult kernel_get_attribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
-  if (dev < 0 || static_cast<size_t>(dev) >= Session::get().devices().size()) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (Session::get().find_device(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   return get_attribute(pi, attrib, find(kernel));
 }
 CUresult func_set_attribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {

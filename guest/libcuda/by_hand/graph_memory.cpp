@@ -33,10 +33,6 @@ CUresult ask(CUgraphNode node, CUgraphNodeType type, T* found) {
   return call.sync(wire::Op::GRAPH_NODE_PARAMS, body, found);
 }
 
-bool is_device(CUdevice device) {
-  return device >= 0 && static_cast<size_t>(device) < Session::get().devices().size();
-}
-
 }  // namespace
 
 CUresult NodeBody::alloc(const CUDA_MEM_ALLOC_NODE_PARAMS* p) {
@@ -54,7 +50,8 @@ CUresult NodeBody::alloc(const CUDA_MEM_ALLOC_NODE_PARAMS* p) {
                          pool.usage, static_cast<uint32_t>(n), 0});
   for (size_t i = 0; i < n; ++i) {
     const CUmemAccessDesc& access = p->accessDescs[i];
-    if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(access.location.id)) {
+    if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        Session::get().find_device(access.location.id) == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     put(CU_GRAPH_NODE_TYPE_MEM_ALLOC, wire::MemAccess{static_cast<uint32_t>(access.location.id),
@@ -121,7 +118,7 @@ CUresult graph_mem_free_node_get_params(CUgraphNode hNode, CUdeviceptr* dptr_out
 CUresult device_get_graph_mem_attribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (Session::get().find_device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::GraphMemAttribute body{static_cast<uint32_t>(device), static_cast<uint32_t>(attr), 0};
   wire::Value64 out;
@@ -133,7 +130,7 @@ CUresult device_get_graph_mem_attribute(CUdevice device, CUgraphMem_attribute at
 CUresult device_set_graph_mem_attribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (Session::get().find_device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   wire::GraphMemAttribute body{static_cast<uint32_t>(device), static_cast<uint32_t>(attr), 0};
   std::memcpy(&body.value, value, sizeof body.value);

@@ -22,9 +22,7 @@ struct DevicePools {
 std::mutex mutex;
 auto& pools = *new std::map<int, DevicePools>;
 
-bool is_device(CUdevice dev) {
-  return dev >= 0 && static_cast<size_t>(dev) < Session::get().devices().size();
-}
+bool is_device(CUdevice dev) { return Session::get().find_device(dev) != nullptr; }
 
 }  // namespace
 
