@@ -203,10 +203,15 @@ CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
   if (task.stream != nullptr) {
     if (const CUresult bad = session.enter(*task.stream)) return bad;
   }
+  // What waits for an event goes on when that is recorded: the guest must know the number by then.
+  const bool is_mark_first = static_cast<wire::Op>(task.header.opcode) == wire::Op::cuEventRecord;
+  if (is_mark_first) {
+    if (const CUresult bad = add_mark(session, task)) return bad;
+  }
   const CUresult result = task.op->handler(session, task, reply);
   if (result != CUDA_SUCCESS || task.stream == nullptr) return result;
   task.stream->window.count(*session.driver, task.stream->raw);
-  return add_mark(session, task);
+  return is_mark_first ? CUDA_SUCCESS : add_mark(session, task);
 }
 
 // The guest counts on its host functions. Those that the driver was never given are not run, but

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,19 +22,21 @@ using std::chrono::microseconds;
 constexpr microseconds FIRST_PAUSE{10}, LAST_PAUSE{50'000};
 // New work does not wait for the end of a longer one.
 constexpr microseconds LONG_PAUSE{500};
+// No number of a record that asks for progress.
+constexpr uint64_t DONE = 0;
 
 }  // namespace
 
 void ProgressWatch::expect(uint32_t word, uint64_t number) {
   const std::lock_guard lock(mutex_);
-  outstanding_[word].expected = number;
+  outstanding_.push_back({word, number});
   is_new_ = true;
   wanted_.notify_one();
 }
 
 void ProgressWatch::forget(uint32_t word) {
   const std::lock_guard lock(mutex_);
-  outstanding_.erase(word);
+  std::erase_if(outstanding_, [word](const auto& each) { return each.word == word; });
 }
 
 void ProgressWatch::run() {
@@ -56,20 +60,24 @@ void ProgressWatch::run() {
 // Sends without the lock: the ring may be full for long, and executors want the lock.
 bool ProgressWatch::send_reached(std::unique_lock<std::mutex>* lock) {
   std::vector<wire::Progress> reached;
-  for (auto at = outstanding_.begin(); at != outstanding_.end();) {
-    auto& [word, state] = *at;
+  std::unordered_set<uint64_t> words;
+  // Newest first: where one is there, those it came after are seen to be there, too.
+  for (auto each = outstanding_.rbegin(); each != outstanding_.rend(); ++each) {
     // acquire: pairs with the GPU's write; what it wrote before is there
-    const uint64_t number = std::min(load_acquire(words_[word]), state.expected);
-    if (number > state.sent) {
-      reached.push_back({word, number});
-      state.sent = number;
-    }
-    at = number == state.expected ? outstanding_.erase(at) : std::next(at);
+    if (!words.contains(each->word) && load_acquire(words_[each->word]) < each->number) continue;
+    words.insert(each->word);
+    reached.push_back(std::exchange(*each, {0, DONE}));
   }
+  if (reached.empty()) return false;
+  std::erase_if(outstanding_, [](const auto& each) { return each.number == DONE; });
   lock->unlock();
-  for (const wire::Progress& progress : reached) events_->send(wire::Op::PROGRESS, progress);
+  for (auto each = reached.rbegin(); each != reached.rend(); ++each) {
+    const auto next = std::next(each);
+    if (next != reached.rend() && next->word == each->word) continue;  // says this one, too
+    events_->send(wire::Op::PROGRESS, *each);
+  }
   lock->lock();
-  return !reached.empty();
+  return true;
 }
 
 }  // namespace kvgpu::worker

@@ -138,18 +138,23 @@ CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
   }
   const Call call(CaptureRule::FORBIDDEN, events[0]->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  for (Event* event : events) {
-    const Recorded state = state_of(*event);
-    if (!state.recorded) return CUDA_ERROR_INVALID_HANDLE;
-    if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
-    if (state.by_graph) continue;  // the driver says whether it is there
-    if (const CUresult bad = Session::get().query(state.word, state.number)) return bad;
+  // An event's number is reached just before the driver records it: then the answer is due at once.
+  for (;;) {
+    bool by_graph = false;
+    for (Event* event : events) {
+      const Recorded state = state_of(*event);
+      if (!state.recorded) return CUDA_ERROR_INVALID_HANDLE;
+      if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
+      by_graph |= state.by_graph;
+      if (state.by_graph) continue;  // the driver says whether it is there
+      if (const CUresult bad = Session::get().query(state.word, state.number)) return bad;
+    }
+    wire::Elapsed out;
+    const wire::EventElapsed body{call.context(), events[0]->handle, events[1]->handle};
+    const CUresult result = call.sync(wire::Op::cuEventElapsedTime_v2, body, &out);
+    if (result == CUDA_SUCCESS) *pMilliseconds = out.ms;
+    if (result != CUDA_ERROR_NOT_READY || by_graph) return result;
   }
-  wire::Elapsed out;
-  const wire::EventElapsed body{call.context(), events[0]->handle, events[1]->handle};
-  const CUresult result = call.sync(wire::Op::cuEventElapsedTime_v2, body, &out);
-  if (result == CUDA_SUCCESS) *pMilliseconds = out.ms;
-  return result;
 }
 
 }  // namespace kvgpu::guest

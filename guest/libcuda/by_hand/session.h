@@ -296,6 +296,7 @@ class Session {
   GuestPage* guest_page_ = nullptr;
   // Release by the GPU (or by dispatch() for PROGRESS records), acquire by queries and waits.
   uint64_t* progress_ = nullptr;
+  std::vector<uint64_t> told_progress_;  // the words, where progress comes as records
   bool progress_by_records_ = false;
   bool weakly_ordered_ = false;  // the region's memory is write-combining
   bool is_byte_stream_ = false;  // the host has other memory: an agent carries what changes

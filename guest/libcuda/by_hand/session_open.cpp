@@ -214,7 +214,6 @@ CUresult Session::map(const control::Opened& opened) {
   block_ = reinterpret_cast<std::byte*>(reserve_address_space() + opened.block_offset);
   host_page_ = reinterpret_cast<HostPage*>(block_ + HOST_PAGE_OFF);
   guest_page_ = reinterpret_cast<GuestPage*>(block_ + GUEST_PAGE_OFF);
-  progress_ = reinterpret_cast<uint64_t*>(block_ + PROGRESS_OFF);
   if (host_page_->magic != BLOCK_MAGIC) {
     log(Level::WARNING,
         "the session's memory is not what the host set up: is the ivshmem device the right one?");
@@ -230,6 +229,12 @@ CUresult Session::map(const control::Opened& opened) {
     events_.set_weakly_ordered();
   }
   progress_by_records_ = (host_page_->features & control::FEATURE_PROGRESS_RECORDS) != 0;
+  if (progress_by_records_) {
+    told_progress_.assign(N_PROGRESS_WORDS, 0);
+    progress_ = told_progress_.data();
+  } else {
+    progress_ = reinterpret_cast<uint64_t*>(block_ + PROGRESS_OFF);
+  }
   is_byte_stream_ = (host_page_->features & control::FEATURE_BYTE_STREAM) != 0;
   word_last_.assign(N_PROGRESS_WORDS, 0);
   for (uint32_t word = 0; word < N_PROGRESS_WORDS; ++word) free_words_.push_back(word);

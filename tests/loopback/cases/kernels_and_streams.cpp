@@ -229,6 +229,33 @@ TEST_CASE("event: order across streams, query, elapsed time") {
   CU(cuStreamDestroy(b));
 }
 
+// Nothing else waits for `first`: that its event is over is known from the second stream only.
+TEST_CASE("event: one that another stream has waited for is over when that stream is") {
+  Gpu gpu;
+  CUstream first, second;
+  CU(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  CUevent start, waited_for, end;
+  for (CUevent* event : {&start, &waited_for, &end}) CU(cuEventCreate(event, CU_EVENT_DEFAULT));
+  for (int i = 0; i < 2000; ++i) {
+    CU(cuEventRecord(start, first));
+    CU(cuEventRecord(waited_for, first));
+    CU(cuStreamWaitEvent(second, waited_for, 0));
+    CU(cuEventRecord(end, second));
+    CU(cuEventSynchronize(end));
+    CU(cuEventQuery(waited_for));
+    CU(cuStreamQuery(first));
+    float part_ms = -1, whole_ms = -1;
+    CU(cuEventElapsedTime(&part_ms, start, waited_for));
+    CU(cuEventElapsedTime(&whole_ms, start, end));
+    REQUIRE(part_ms >= 0);
+    REQUIRE(whole_ms >= part_ms);
+  }
+  for (CUevent event : {start, waited_for, end}) CU(cuEventDestroy(event));
+  CU(cuStreamDestroy(first));
+  CU(cuStreamDestroy(second));
+}
+
 TEST_CASE("asynchronous calls return while their stream is blocked") {
   const Gpu gpu;
   const Ints data(256);
