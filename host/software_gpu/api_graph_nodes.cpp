@@ -91,10 +91,9 @@ CUresult set_fill(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PAR
 /// CUDA 13.0, cuGraphExecBatchMemOpNodeSetParams: how many operations there are, and which, an exec
 /// cannot change.
 bool is_of_form(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const CUDA_BATCH_MEM_OP_NODE_PARAMS& now) {
-  return p.paramArray && std::equal(p.paramArray, p.paramArray + p.count, now.paramArray,
-                                    now.paramArray + now.count, [](const auto& a, const auto& b) {
-                                      return a.operation == b.operation;
-                                    });
+  if (p.count != now.count || (p.count > 0 && !p.paramArray)) return false;
+  return std::equal(p.paramArray, p.paramArray + p.count, now.paramArray,
+                    [](const auto& a, const auto& b) { return a.operation == b.operation; });
 }
 
 CUresult set_batch(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {

@@ -125,7 +125,7 @@ namespace software_gpu {
 
 CUresult make_batch(Context& context, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p,
                     Operation* operation) {
-  if (p.count == 0 || p.count > 256 || !p.paramArray || p.flags != 0)
+  if (p.count > 256 || (p.count > 0 && !p.paramArray) || p.flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   std::vector<Run> runs(p.count);
   for (unsigned i = 0; i < p.count; ++i)

@@ -89,7 +89,7 @@ CUresult stream_wait_value64(CUstream s, CUdeviceptr addr, cuuint64_t value, uns
 }
 
 CUresult check_batch(const CUstreamBatchMemOpParams* params, unsigned n, unsigned flags) {
-  if (n == 0 || n > wire::MAX_STREAM_OPERATIONS || params == nullptr || flags != 0) {
+  if (n > wire::MAX_STREAM_OPERATIONS || (n > 0 && params == nullptr) || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   for (unsigned i = 0; i < n; ++i) {

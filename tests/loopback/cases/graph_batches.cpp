@@ -72,7 +72,13 @@ TEST_CASE("graph: batches of memory operations, asked for and changed in the gra
   const Exec exec(graph);
   CHECK(launched(exec.handle) == std::vector<int>{10, 11, 42, 61});
   p.count = 0;
-  CU_IS(cuGraphBatchMemOpNodeSetParams(node, &p), CUDA_ERROR_INVALID_VALUE);
+  CU(cuGraphBatchMemOpNodeSetParams(node, &p));
+  CU(cuGraphBatchMemOpNodeGetParams(node, &asked));
+  CHECK(asked.count == 0);
+  const Exec without(graph);
+  CHECK(launched(without.handle) == std::vector<int>{11, 12, 43, 62});
+  CU(cuStreamBatchMemOp(stream.handle, 0, nullptr, 0));
+  CHECK(launched(without.handle) == std::vector<int>{12, 13, 44, 63});
 }
 
 TEST_CASE("graph: a captured value is a node that can be asked for") {
