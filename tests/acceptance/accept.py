@@ -8,7 +8,9 @@ than the last commit that touched what it ran.
 
 import argparse
 import datetime
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -109,24 +111,27 @@ def is_stale(row: Row) -> bool:
         return True  # not a commit of this history
 
 
-def run_row(row: Row) -> Outcome:
-    """Run the row's command in the repository's root."""
-    try:
-        run = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", row.command],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=ROW_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Outcome(False, f"no end after {ROW_TIMEOUT_S} s")
+def run_row(row: Row, limit_s: float = ROW_TIMEOUT_S) -> Outcome:
+    """Run the row's command in the repository's root; what is over the limit ends, whole."""
+    with subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", row.command],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+        except BaseException as error:  # Ctrl-C, too
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return Outcome(False, f"no end after {limit_s} s")
     # A test that was skipped has shown nothing.
-    return Outcome(run.returncode == 0 and not SKIPPED.search(run.stdout), run.stdout)
+    return Outcome(process.returncode == 0 and not SKIPPED.search(output), output)
 
 
 def record(document: tomlkit.TOMLDocument, row: Row, outcome: Outcome) -> None:

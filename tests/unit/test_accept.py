@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The acceptance tool: what it runs, what it writes down, when it says no."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_row_of_another_place_is_not_run(
     assert "at HEAD" in capsys.readouterr().out
     assert accept.settle(ledger, ["chroot"])
     assert witness.exists()
+
+
+def test_row_without_an_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    witness = tmp_path / "ran"
+    command = f"(sleep 2; touch {witness}) & wait"
+    ledger = write(tmp_path / "l.toml", row("a", command))
+    _, (endless,) = accept.read_ledger(ledger)
+    outcome = accept.run_row(endless, limit_s=0.5)
+    assert not outcome.passed
+    assert "no end after 0.5 s" in outcome.output
+    time.sleep(2)
+    assert not witness.exists()
 
 
 @pytest.mark.parametrize(("commit", "holds"), [("HEAD", True), ("0000000", False)])
