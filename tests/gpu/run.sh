@@ -182,7 +182,7 @@ main() {
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, runtimes, blocking, life, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, blocking, runtimes, starts, life, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?
