@@ -112,7 +112,7 @@ lint-gen: gen
 test: test-unit test-native test-fuzz test-loopback test-vm-smoke  ## everything that needs no GPU
 
 test-unit: build-release
-	$(PYTEST) -n $(JOBS) tests/unit
+	$(PYTEST) -n $(JOBS) tests/unit tests/software_gpu
 
 SANITIZERS := asan tsan
 test-native: build-release $(addprefix test-native-,$(SANITIZERS))

@@ -5,6 +5,8 @@
 #include <bit>
 #include <charconv>
 
+#include "forms.h"
+
 namespace software_gpu {
 namespace {
 
@@ -309,6 +311,7 @@ void FunctionDecoder::instruction(const ptx::Instruction& source) {
   current_ = &source;
   const auto entry = operation_table().find(source.opcode.front());
   if (entry == operation_table().end()) fail("not supported by the software GPU");
+  if (!is_listed(source)) fail("these modifiers and types are not supported by the software GPU");
   Instruction out;
   out.line = source.line;
   if (!source.predicate.empty()) {

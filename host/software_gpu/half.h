@@ -8,9 +8,12 @@
 
 namespace software_gpu {
 
-/// Round to a format with `mantissa` fraction bits and exponent bias `bias`, nearest even.
+/// How PTX names them: nearest even, towards zero, down, up.
+enum Rounding : uint8_t { RN, RZ, RM, RP };
+
+/// Round to a format with `mantissa` fraction bits and exponent bias `bias`.
 template <int MANTISSA, int BIAS>
-inline uint16_t round_to_16(double value) {
+inline uint16_t round_to_16(double value, int rounding) {
   const uint64_t bits = std::bit_cast<uint64_t>(value);
   const uint16_t sign = static_cast<uint16_t>(bits >> 48 & 0x8000);
   constexpr int EXPONENT_MAX = 2 * BIAS + 1;
@@ -25,12 +28,15 @@ inline uint16_t round_to_16(double value) {
   const double scaled = std::ldexp(magnitude, -unit);
   double whole = std::floor(scaled);
   const double rest = scaled - whole;
-  if (rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2) != 0)) whole += 1;
+  const bool away = rounding == (sign ? RM : RP);
+  if (rounding == RN ? rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2) != 0) : away && rest > 0)
+    whole += 1;
   // `whole` counts units; adding the exponent field makes a carry move into it by itself.
   const int field = unit + MANTISSA + BIAS;  // biased exponent of a normal number
   const uint32_t result =
       static_cast<uint32_t>(whole) + (static_cast<uint32_t>(field - 1) << MANTISSA);
-  return sign | (result >= infinity ? infinity : static_cast<uint16_t>(result));
+  if (result < infinity) return sign | static_cast<uint16_t>(result);
+  return sign | (rounding == RN || away ? infinity : static_cast<uint16_t>(infinity - 1));
 }
 
 template <int MANTISSA, int BIAS>
@@ -44,16 +50,38 @@ inline float widen_16(uint16_t bits) {
          std::ldexp(static_cast<float>(fraction | 1 << MANTISSA), exponent - BIAS - MANTISSA);
 }
 
+/// The smallest normal number.
+template <class H>
+inline constexpr double SMALLEST_NORMAL;
+
 struct Half {
   uint16_t bits;
-  static Half from(double value) { return {round_to_16<10, 15>(value)}; }
+  static Half from(double value, int rounding = RN) {
+    return {round_to_16<10, 15>(value, rounding)};
+  }
   operator float() const { return widen_16<10, 15>(bits); }
 };
 
 struct Bfloat {
   uint16_t bits;
-  static Bfloat from(double value) { return {round_to_16<7, 127>(value)}; }
+  static Bfloat from(double value, int rounding = RN) {
+    return {round_to_16<7, 127>(value, rounding)};
+  }
   operator float() const { return widen_16<7, 127>(bits); }
 };
+
+template <>
+inline constexpr double SMALLEST_NORMAL<Half> = 0x1p-14;
+template <>
+inline constexpr double SMALLEST_NORMAL<Bfloat> = 0x1p-126;
+
+/// The NaN that PTX's operations on .f32 make; other values stay what they are.
+template <class T>
+inline T canonical(T value) {
+  if constexpr (sizeof(T) == 4)
+    return value == value ? value : std::bit_cast<T>(0x7fffffffu);
+  else
+    return value;
+}
 
 }  // namespace software_gpu

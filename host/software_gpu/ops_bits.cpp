@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bits: and or xor not cnot shl shr shf lop3 popc clz bfind brev bfe bfi prmt, and mov.
+// Bits: and or xor not cnot shl shr shf lop3 popc clz bfind brev bfe bfi bmsk szext fns prmt, and
+// mov.
 #include <algorithm>
 
 #include "decoder.h"
@@ -144,6 +145,45 @@ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
   return result;
 }
 
+// The selectors of prmt's modes, for the values 0 to 3 of the third operand's low bits.
+constexpr uint32_t PERMUTATIONS[][4] = {{0x3210, 0x4321, 0x5432, 0x6543},   // f4e
+                                        {0x5670, 0x6701, 0x7012, 0x0123},   // b4e
+                                        {0x0000, 0x1111, 0x2222, 0x3333},   // rc8
+                                        {0x3210, 0x3211, 0x3222, 0x3333},   // ecl
+                                        {0x0000, 0x1110, 0x2210, 0x3210},   // ecr
+                                        {0x1010, 0x3232, 0x1010, 0x3232}};  // rc16
+template <int MODE>
+uint32_t permute_by_mode(uint32_t a, uint32_t b, uint32_t c) {
+  return permute(a, b, PERMUTATIONS[MODE][c & 3]);
+}
+
+uint32_t mask_wrapped(uint32_t position, uint32_t width) {
+  return static_cast<uint32_t>(((uint64_t{1} << (width & 31)) - 1) << (position & 31));
+}
+uint32_t mask_clamped(uint32_t position, uint32_t width) {
+  if (position > 31) return 0;
+  return static_cast<uint32_t>(((uint64_t{1} << std::min(width, 32u)) - 1) << position);
+}
+
+/// The low `width` bits of the value, extended by their sign or by zeros.
+template <class T, bool WRAP>
+T extend(T value, uint32_t width) {
+  const uint32_t n = WRAP ? width & 31 : width;
+  if (n == 0) return 0;
+  if (n >= 32) return value;
+  return static_cast<T>(static_cast<uint32_t>(value) << (32 - n)) >> (32 - n);
+}
+
+/// Position of the |n|-th set bit of the mask at or above (n > 0), or below (n < 0) the base.
+uint32_t find_nth_set(uint32_t mask, uint32_t base, int32_t n) {
+  if (n == 0) return base < 32 && (mask >> base & 1) ? base : UINT32_MAX;
+  const int64_t step = n > 0 ? 1 : -1;
+  uint64_t left = static_cast<uint64_t>(n > 0 ? int64_t{n} : -int64_t{n});
+  for (int64_t at = base; at >= 0 && at < 32; at += step)
+    if ((mask >> at & 1) && --left == 0) return static_cast<uint32_t>(at);
+  return UINT32_MAX;
+}
+
 void lop3(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   const uint64_t *a = block.row(in.a), *b = block.row(in.b), *c = block.row(in.c);
@@ -184,16 +224,34 @@ void decode_shift(Decoding& d) {
   d.out.handler = for_integer<Op>(type);
 }
 
-void decode_funnel(Decoding& d) {
-  const bool left = d.modifiers.take_one({"l", "r"}) == 0;
-  const bool wrap = d.modifiers.take_one({"wrap", "clamp"}) == 0;
+/// An operation on 32-bit values only, with as many operands as the source has.
+void decode_words(Decoding& d, Handler handler) {
   d.modifiers.take_type();
   d.set_dst();
   d.out.a = d.value(1, Type::B32);
   d.out.b = d.value(2, Type::B32);
-  d.out.c = d.value(3, Type::B32);
-  d.out.handler = left ? (wrap ? Map<shf_left_wrap>::run : Map<shf_left_clamp>::run)
-                       : (wrap ? Map<shf_right_wrap>::run : Map<shf_right_clamp>::run);
+  if (d.n_operands() > 3) d.out.c = d.value(3, Type::B32);
+  d.out.handler = handler;
+}
+
+void decode_mask(Decoding& d) {
+  const bool wrap = d.modifiers.take_one({"clamp", "wrap"}) == 1;
+  decode_words(d, wrap ? Map<mask_wrapped>::run : Map<mask_clamped>::run);
+}
+
+void decode_extend(Decoding& d) {
+  constexpr Handler HANDLERS[2][2] = {
+      {Map<extend<uint32_t, false>>::run, Map<extend<uint32_t, true>>::run},
+      {Map<extend<int32_t, false>>::run, Map<extend<int32_t, true>>::run}};
+  const bool wrap = d.modifiers.take_one({"clamp", "wrap"}) == 1;
+  decode_words(d, HANDLERS[d.source.opcode.back() == "s32"][wrap]);
+}
+
+void decode_funnel(Decoding& d) {
+  const bool left = d.modifiers.take_one({"l", "r"}) == 0;
+  const bool wrap = d.modifiers.take_one({"wrap", "clamp"}) == 0;
+  decode_words(d, left ? (wrap ? Map<shf_left_wrap>::run : Map<shf_left_clamp>::run)
+                       : (wrap ? Map<shf_right_wrap>::run : Map<shf_right_clamp>::run));
 }
 
 void decode_field(Decoding& d) {
@@ -234,12 +292,11 @@ void decode_lop3(Decoding& d) {
 }
 
 void decode_permute(Decoding& d) {
-  d.modifiers.take_type();
-  d.set_dst();
-  d.out.a = d.value(1, Type::B32);
-  d.out.b = d.value(2, Type::B32);
-  d.out.c = d.value(3, Type::B32);
-  d.out.handler = Map<permute>::run;
+  constexpr Handler BY_MODE[] = {Map<permute_by_mode<0>>::run, Map<permute_by_mode<1>>::run,
+                                 Map<permute_by_mode<2>>::run, Map<permute_by_mode<3>>::run,
+                                 Map<permute_by_mode<4>>::run, Map<permute_by_mode<5>>::run};
+  const int mode = d.modifiers.take_one({"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"});
+  decode_words(d, mode < 0 ? Map<permute>::run : BY_MODE[mode]);
 }
 
 void pack(Block& block, const Instruction& in, const Lanes& lanes) {
@@ -327,6 +384,9 @@ void add_bit_operations(OperationTable* table) {
   t["bfind"] = decode_bfind;
   t["bfe"] = t["bfi"] = decode_field;
   t["lop3"] = decode_lop3;
+  t["bmsk"] = decode_mask;
+  t["szext"] = decode_extend;
+  t["fns"] = [](Decoding& d) { decode_words(d, Map<find_nth_set>::run); };
   t["prmt"] = decode_permute;
   t["mov"] = decode_mov;
 }

@@ -34,6 +34,8 @@ T load(uint64_t slot, bool flush) {
   const T value = from_slot<T>(slot);
   if constexpr (std::is_same_v<T, float>)
     if (flush && std::fpclassify(value) == FP_SUBNORMAL) return std::copysign(0.0f, value);
+  if constexpr (std::is_same_v<T, Half>)
+    if (flush && std::fabs(float{value}) < SMALLEST_NORMAL<Half>) return T{0};
   return value;
 }
 
@@ -54,10 +56,8 @@ void compare(Block& block, const Instruction& in, const Lanes& lanes) {
   const uint64_t* c = in.c == NO_ROW ? nullptr : block.row(in.c);
   for_each(lanes, [&](uint32_t i) {
     bool result;
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>)
-      result = holds<C, float>(from_slot<T>(a[i]), from_slot<T>(b[i]));
-    else
-      result = holds<C, T>(load<T>(a[i], in.flush), load<T>(b[i], in.flush));
+    using Number = std::conditional_t<std::is_integral_v<T> || sizeof(T) == 8, T, float>;
+    result = holds<C, Number>(load<T>(a[i], in.flush), load<T>(b[i], in.flush));
     const bool other = c && ((c[i] & 1) != 0) != in.operand_negated;
     const auto combine = [&](bool value) {
       return in.mode == AND   ? value && other
@@ -189,14 +189,20 @@ void decode_selp(Decoding& d) {
 
 uint64_t select_by_sign(uint64_t a, uint64_t b, int32_t c) { return c >= 0 ? a : b; }
 uint64_t select_by_float(uint64_t a, uint64_t b, float c) { return c >= 0 ? a : b; }
+uint64_t select_by_flushed(uint64_t a, uint64_t b, float c) {
+  return c > -std::numeric_limits<float>::min() ? a : b;
+}
 
 void decode_slct(Decoding& d) {
+  const bool flush = d.modifiers.take("ftz");
   const Type type = d.modifiers.take_type(), condition = d.modifiers.take_type();
   d.set_dst();
   d.out.a = d.value(1, type);
   d.out.b = d.value(2, type);
   d.out.c = d.value(3, condition);
-  d.out.handler = condition == Type::F32 ? Map<select_by_float>::run : Map<select_by_sign>::run;
+  d.out.handler = condition != Type::F32 ? Map<select_by_sign>::run
+                  : flush                ? Map<select_by_flushed>::run
+                                         : Map<select_by_float>::run;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace software_gpu {
 namespace {
 
 // Instruction::mode of a conversion
-enum Rounding : uint8_t { RN, RZ, RM, RP, RNI, RZI, RMI, RPI };
+enum IntegerRounding : uint8_t { RNI = RP + 1, RZI, RMI, RPI };  // after those of half.h
 constexpr int FENV[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD,
                         FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
 
@@ -20,10 +20,16 @@ constexpr bool IS_HALF = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
 template <class T>
 constexpr bool IS_FLOAT = std::is_floating_point_v<T> || IS_HALF<T>;
 
-/// Float to integer: out of range goes to the nearest end, NaN to zero.
-template <class D>
+float flushed(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+}
+
+/// Float to integer: out of range goes to the nearest end.
+template <class D, class A>
 D to_integer(double value) {
-  if (std::isnan(value)) return 0;
+  if (std::isnan(value))
+    return sizeof(A) == 8 || sizeof(D) == 8 ? static_cast<D>(uint64_t{1} << (8 * sizeof(D) - 1))
+                                            : 0;
   if (value <= static_cast<double>(std::numeric_limits<D>::min()))
     return std::numeric_limits<D>::min();
   if (value >= static_cast<double>(std::numeric_limits<D>::max()))
@@ -43,23 +49,26 @@ D convert(A value, const Instruction& in) {
   } else if constexpr (!IS_FLOAT<D>) {
     double wide = static_cast<double>(value);
     if (in.flush && std::fabs(wide) < std::numeric_limits<float>::min()) wide = 0;
-    return to_integer<D>(std::nearbyint(wide));
+    return to_integer<D, A>(std::nearbyint(wide));
   } else {
     using Work = std::conditional_t<IS_HALF<D>, double, D>;
     Work result;
+    if constexpr (std::is_same_v<A, float>)
+      if (in.flush) value = flushed(value);
     if constexpr (IS_HALF<A>)
       result = static_cast<float>(value);
     else
       result = static_cast<Work>(value);
     if constexpr (IS_FLOAT<A>)
       if (in.mode >= RNI) result = std::nearbyint(result);
-    if (in.flush && std::fpclassify(static_cast<float>(result)) == FP_SUBNORMAL)
-      result = std::copysign(Work{0}, result);
+    if constexpr (std::is_same_v<D, float>)
+      if (in.flush) result = flushed(result);
+    if (in.imm != 0 && result <= 0) result = 0;  // .relu
     if (in.saturate) result = result > 0 ? std::min(result, Work{1}) : Work{0};
     if constexpr (IS_HALF<D>)
-      return D::from(result);
+      return D::from(result, in.mode % RNI);
     else
-      return result;
+      return canonical(result);
   }
 }
 
@@ -158,8 +167,13 @@ Handler pick(Type to, Type from) {
 }
 
 template <class H>
-uint32_t pack_pair(float high, float low) {
-  return uint32_t{H::from(high).bits} << 16 | H::from(low).bits;
+void convert_pair(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t *high = block.row(in.a), *low = block.row(in.b);
+  const auto half = [&](uint64_t slot) {
+    return uint32_t{convert<H, float>(from_slot<float>(slot), in).bits};
+  };
+  for_each(lanes, [&](uint32_t i) { d[i] = half(high[i]) << 16 | half(low[i]); });
 }
 
 void decode_cvt(Decoding& d) {
@@ -167,18 +181,15 @@ void decode_cvt(Decoding& d) {
       d.modifiers.take_one({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi"}, RN));
   d.out.flush = d.modifiers.take("ftz");
   d.out.saturate = d.modifiers.take("sat");
+  d.out.imm = d.modifiers.take("relu");
   const Type to = d.modifiers.take_type(), from = d.modifiers.take_type();
   d.set_dst();
   d.out.a = d.value(1, from);
   if (to == Type::F16X2 || to == Type::BF16X2) {  // two sources, the first one goes up
     d.out.b = d.value(2, from);
-    if (from != Type::F32 || d.out.mode != RN) d.fail("only .rn from .f32 is supported");
-    d.out.handler = to == Type::F16X2 ? Map<pack_pair<Half>>::run : Map<pack_pair<Bfloat>>::run;
+    d.out.handler = to == Type::F16X2 ? convert_pair<Half> : convert_pair<Bfloat>;
     return;
   }
-  const bool to_half = to == Type::F16 || to == Type::BF16;
-  if (to_half && d.out.mode != RN && d.out.mode < RNI && !(from == Type::F16 || from == Type::BF16))
-    d.fail("only .rn is supported to 16-bit floating types");
   d.out.handler = pick(to, from);
 }
 

@@ -14,23 +14,23 @@ namespace {
 
 template <class T>
 struct FAdd {
-  static T apply(T a, T b) { return a + b; }
+  static T apply(T a, T b) { return canonical(a + b); }
 };
 template <class T>
 struct FSub {
-  static T apply(T a, T b) { return a - b; }
+  static T apply(T a, T b) { return canonical(a - b); }
 };
 template <class T>
 struct FMul {
-  static T apply(T a, T b) { return a * b; }
+  static T apply(T a, T b) { return canonical(a * b); }
 };
 template <class T>
 struct FDiv {
-  static T apply(T a, T b) { return a / b; }
+  static T apply(T a, T b) { return canonical(a / b); }
 };
 template <class T>
 struct FFma {
-  static T apply(T a, T b, T c) { return std::fma(a, b, c); }
+  static T apply(T a, T b, T c) { return canonical(std::fma(a, b, c)); }
 };
 template <class T>
 struct FNeg {
@@ -44,39 +44,39 @@ template <class T>
 struct FMin {
   static T apply(T a, T b) {
     if (a == b) return std::signbit(a) ? a : b;
-    return std::isnan(a) ? b : std::isnan(b) ? a : a < b ? a : b;
+    return std::isnan(a) ? canonical(b) : std::isnan(b) ? a : a < b ? a : b;
   }
 };
 template <class T>
 struct FMax {
   static T apply(T a, T b) {
     if (a == b) return std::signbit(a) ? b : a;
-    return std::isnan(a) ? b : std::isnan(b) ? a : a > b ? a : b;
+    return std::isnan(a) ? canonical(b) : std::isnan(b) ? a : a > b ? a : b;
   }
 };
 template <class T>
 struct FMinNan {
   static T apply(T a, T b) {
-    return std::isnan(a) || std::isnan(b) ? T(NAN) : FMin<T>::apply(a, b);
+    return std::isnan(a) || std::isnan(b) ? canonical(a + b) : FMin<T>::apply(a, b);
   }
 };
 template <class T>
 struct FMaxNan {
   static T apply(T a, T b) {
-    return std::isnan(a) || std::isnan(b) ? T(NAN) : FMax<T>::apply(a, b);
+    return std::isnan(a) || std::isnan(b) ? canonical(a + b) : FMax<T>::apply(a, b);
   }
 };
 template <class T>
 struct FRcp {
-  static T apply(T a) { return 1 / a; }
+  static T apply(T a) { return canonical(1 / a); }
 };
 template <class T>
 struct FSqrt {
-  static T apply(T a) { return std::sqrt(a); }
+  static T apply(T a) { return canonical(std::sqrt(a)); }
 };
 template <class T>
 struct FRsqrt {
-  static T apply(T a) { return static_cast<T>(1 / std::sqrt(static_cast<double>(a))); }
+  static T apply(T a) { return canonical(static_cast<T>(1 / std::sqrt(static_cast<double>(a)))); }
 };
 template <class T>
 struct FCopysign {
@@ -84,23 +84,23 @@ struct FCopysign {
 };
 template <class T>
 struct FSin {
-  static T apply(T a) { return std::sin(a); }
+  static T apply(T a) { return canonical(std::sin(a)); }
 };
 template <class T>
 struct FCos {
-  static T apply(T a) { return std::cos(a); }
+  static T apply(T a) { return canonical(std::cos(a)); }
 };
 template <class T>
 struct FLg2 {
-  static T apply(T a) { return std::log2(a); }
+  static T apply(T a) { return canonical(std::log2(a)); }
 };
 template <class T>
 struct FEx2 {
-  static T apply(T a) { return std::exp2(a); }
+  static T apply(T a) { return canonical(std::exp2(a)); }
 };
 template <class T>
 struct FTanh {
-  static T apply(T a) { return std::tanh(a); }
+  static T apply(T a) { return canonical(std::tanh(a)); }
 };
 
 constexpr int ROUNDING[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
@@ -142,6 +142,12 @@ struct Careful<F> {
   }
 };
 
+/// The same for a number of a 16-bit type.
+template <class H>
+double flushed(double value) {
+  return std::fabs(value) < SMALLEST_NORMAL<H> ? std::copysign(0.0, value) : value;
+}
+
 /// f16, bf16 and their pairs, on one or two numbers per slot.
 template <class H, double (*F)(double, double, double), int N>
 void half_map(Block& block, const Instruction& in, const Lanes& lanes) {
@@ -153,12 +159,15 @@ void half_map(Block& block, const Instruction& in, const Lanes& lanes) {
     uint64_t result = 0;
     for (int k = 0; k < N; ++k) {
       const auto get = [&](const uint64_t* row) {
-        return double{H{static_cast<uint16_t>(row[i] >> (16 * k))}};
+        const double number = H{static_cast<uint16_t>(row[i] >> (16 * k))};
+        return in.flush ? flushed<H>(number) : number;
       };
       double value = F(get(a), get(b), get(c));
       if (in.saturate) value = value > 0 ? std::min(value, 1.0) : 0.0;
-      if (in.mode == 1 && value < 0) value = 0;  // fma.relu
-      result |= uint64_t{H::from(value).bits} << (16 * k);
+      if (in.mode == 1 && value <= 0) value = 0;  // fma.relu
+      H rounded = H::from(value);
+      if (in.flush) rounded = H::from(flushed<H>(double{rounded}));
+      result |= uint64_t{rounded.bits} << (16 * k);
     }
     d[i] = result;
   });
@@ -183,11 +192,20 @@ Handler for_half(Type type) {
 double half_add(double a, double b, double) { return a + b; }
 double half_sub(double a, double b, double) { return a - b; }
 double half_mul(double a, double b, double) { return a * b; }
-double half_fma(double a, double b, double c) { return std::fma(a, b, c); }
+/// a * b is exact here. The sum keeps a trace of what it loses (its last bit is set, "round to
+/// odd"), or rounding it once more could go wrong at a tie.
+double half_fma(double a, double b, double c) {
+  const double product = a * b, sum = product + c;
+  const double c_used = sum - product, lost = (product - (sum - c_used)) + (c - c_used);
+  if (!std::isfinite(sum) || lost == 0 || std::bit_cast<uint64_t>(sum) & 1) return sum;
+  return std::nextafter(sum, lost > 0 ? INFINITY : -INFINITY);
+}
 double half_neg(double a, double, double) { return -a; }
 double half_abs(double a, double, double) { return std::fabs(a); }
 double half_min(double a, double b, double) { return FMin<double>::apply(a, b); }
 double half_max(double a, double b, double) { return FMax<double>::apply(a, b); }
+double half_min_nan(double a, double b, double) { return FMinNan<double>::apply(a, b); }
+double half_max_nan(double a, double b, double) { return FMaxNan<double>::apply(a, b); }
 double half_ex2(double a, double, double) { return std::exp2(a); }
 double half_tanh(double a, double, double) { return std::tanh(a); }
 
@@ -213,8 +231,8 @@ const std::unordered_map<std::string_view, Family>& families() {
       {"abs", family<FAbs>(for_half<half_abs>)},
       {"min", family<FMin>(for_half<half_min>)},
       {"max", family<FMax>(for_half<half_max>)},
-      {"min.NaN", family<FMinNan>()},
-      {"max.NaN", family<FMaxNan>()},
+      {"min.NaN", family<FMinNan>(for_half<half_min_nan>)},
+      {"max.NaN", family<FMaxNan>(for_half<half_max_nan>)},
       {"rcp", family<FRcp>()},
       {"sqrt", family<FSqrt>()},
       {"rsqrt", family<FRsqrt>()},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer arithmetic: add sub mul mad div rem min max neg abs sad, with carries, and mul24.
+// Integer arithmetic: add sub mul mad div rem min max neg abs sad, with carries, of 24 bits; dp2a
+// dp4a.
 #include <cstdlib>
 
 #include "decoder.h"
@@ -129,11 +130,35 @@ int32_t sub_saturated(int32_t a, int32_t b) {
   return static_cast<int32_t>(
       std::min<int64_t>(std::max<int64_t>(difference, INT32_MIN), INT32_MAX));
 }
-uint32_t mul24_lo(uint32_t a, uint32_t b) { return (a & 0xffffff) * (b & 0xffffff); }
-int32_t mul24_lo_signed(int32_t a, int32_t b) {
-  const int64_t x = static_cast<int32_t>(static_cast<uint32_t>(a) << 8) >> 8;
-  const int64_t y = static_cast<int32_t>(static_cast<uint32_t>(b) << 8) >> 8;
-  return static_cast<int32_t>(static_cast<uint32_t>(x * y));
+int32_t mad_hi_saturated(int32_t a, int32_t b, int32_t c) {
+  return add_saturated(MulHi<int32_t>::apply(a, b), c);
+}
+
+/// The product of the operands' low 24 bits: its low 32 bits, or the 32 bits from bit 16 on.
+template <class T, bool HIGH>
+T mul24(T a, T b) {
+  const auto low24 = [](T x) -> int64_t {
+    return static_cast<T>(static_cast<uint32_t>(x) << 8) >> 8;
+  };
+  return static_cast<T>(low24(a) * low24(b) >> (HIGH ? 16 : 0));
+}
+template <class T, bool HIGH>
+T mad24(T a, T b, T c) {
+  return Add<T>::apply(mul24<T, HIGH>(a, b), c);
+}
+int32_t mad24_hi_saturated(int32_t a, int32_t b, int32_t c) {
+  return add_saturated(mul24<int32_t, true>(a, b), c);
+}
+
+/// Products of N parts of a (of type A) with N bytes of b (of type B) from the FIRST one on, added
+/// to c.
+template <class A, class B, int N, int FIRST>
+uint32_t dot_product(uint32_t a, uint32_t b, uint32_t c) {
+  for (int i = 0; i < N; ++i) {
+    const int64_t x = static_cast<A>(a >> (32 / N * i)), y = static_cast<B>(b >> (8 * (FIRST + i)));
+    c += static_cast<uint32_t>(x * y);
+  }
+  return c;
 }
 
 template <template <class> class Op>
@@ -243,6 +268,7 @@ void decode_mul(Decoding& d) {
 void decode_mad(Decoding& d) {
   if (has_float_type(d)) return decode_float_arithmetic(d);
   const int part = d.modifiers.take_one({"lo", "hi", "wide"}, LO);
+  const bool saturate = d.modifiers.take("sat");
   const bool writes = d.modifiers.take("cc");
   const bool reads = d.source.opcode.front() == "madc";
   const Type type = take_operands(d);
@@ -260,14 +286,48 @@ void decode_mad(Decoding& d) {
         size_bytes(type) == 8 ? add_with_carry<uint64_t, false> : add_with_carry<uint32_t, false>;
     return;
   }
-  d.out.handler = part == LO   ? for_bits<MadLo>(type)
+  d.out.handler = saturate     ? Map<mad_hi_saturated>::run
+                  : part == LO ? for_bits<MadLo>(type)
                   : part == HI ? for_integer<MadHi>(type)
                                : for_widening<MadWide>(type);
 }
 
 void decode_mul24(Decoding& d) {
-  if (!d.modifiers.take("lo")) d.fail("only .lo is supported");
-  d.out.handler = is_signed(take_operands(d)) ? Map<mul24_lo_signed>::run : Map<mul24_lo>::run;
+  const bool high = d.modifiers.take_one({"lo", "hi"}) == 1;
+  const bool is_s32 = take_operands(d) == Type::S32;
+  d.out.handler = is_s32
+                      ? (high ? Map<mul24<int32_t, true>>::run : Map<mul24<int32_t, false>>::run)
+                      : (high ? Map<mul24<uint32_t, true>>::run : Map<mul24<uint32_t, false>>::run);
+}
+
+void decode_mad24(Decoding& d) {
+  const bool high = d.modifiers.take_one({"lo", "hi"}) == 1;
+  const bool saturate = d.modifiers.take("sat");
+  const bool is_s32 = take_operands(d) == Type::S32;
+  d.out.handler = saturate ? Map<mad24_hi_saturated>::run
+                  : is_s32
+                      ? (high ? Map<mad24<int32_t, true>>::run : Map<mad24<int32_t, false>>::run)
+                      : (high ? Map<mad24<uint32_t, true>>::run : Map<mad24<uint32_t, false>>::run);
+}
+
+template <class A, class B>
+Handler pick_dot_product(int half) {
+  using Half = std::conditional_t<std::is_signed_v<A>, int16_t, uint16_t>;
+  return half < 0    ? Map<dot_product<A, B, 4, 0>>::run
+         : half == 0 ? Map<dot_product<Half, B, 2, 0>>::run
+                     : Map<dot_product<Half, B, 2, 2>>::run;
+}
+
+/// dp4a, and dp2a with its .lo or .hi half of b.
+void decode_dot_product(Decoding& d) {
+  const int half = d.modifiers.take_one({"lo", "hi"});
+  const Type a = take_operands(d), b = d.modifiers.take_type();
+  if (is_signed(a))
+    d.out.handler = is_signed(b) ? pick_dot_product<int8_t, int8_t>(half)
+                                 : pick_dot_product<int8_t, uint8_t>(half);
+  else
+    d.out.handler = is_signed(b) ? pick_dot_product<uint8_t, int8_t>(half)
+                                 : pick_dot_product<uint8_t, uint8_t>(half);
 }
 
 template <template <class> class Op>
@@ -293,6 +353,8 @@ void add_integer_operations(OperationTable* table) {
   t["mul"] = decode_mul;
   t["mad"] = t["madc"] = decode_mad;
   t["mul24"] = decode_mul24;
+  t["mad24"] = decode_mad24;
+  t["dp4a"] = t["dp2a"] = decode_dot_product;
   t["div"] = decode_either<Div>;
   t["rem"] = decode_either<Rem>;
   t["min"] = decode_either<Min>;

@@ -57,7 +57,10 @@ class Parser {
     ++at_;
     return true;
   }
-  [[noreturn]] void fail(const std::string& message) const { throw Error(peek().line, message); }
+  [[noreturn]] void fail(const std::string& message) const {
+    const std::string where = opcode_.empty() ? "" : "instruction '" + std::string(opcode_) + "': ";
+    throw Error(peek().line, where + message);
+  }
   void expect(std::string_view text) {
     if (!accept(text))
       fail("expected '" + std::string(text) + "', found '" + std::string(peek().text) + "'");
@@ -176,13 +179,14 @@ class Parser {
       result.predicate = word();
     }
     result.line = peek().line;
-    result.opcode_text = word();
+    opcode_ = result.opcode_text = word();
     result.opcode = split(result.opcode_text);
     while (!accept(";")) {
       if (peek().kind == Token::Kind::END) fail("expected ';'");
       result.operands.push_back(operand());
       if (!is(";")) accept(",");
     }
+    opcode_ = {};
     return result;
   }
 
@@ -433,6 +437,7 @@ class Parser {
 
   std::vector<Token> tokens_;
   size_t at_ = 0;
+  std::string_view opcode_;  // of the instruction whose operands are being read, for messages
   Module module_;
 };
 
