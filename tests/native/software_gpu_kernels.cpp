@@ -310,3 +310,59 @@ TEST_CASE("a cooperative grid synchronises") {
   CHECK_EQ(cuLaunchCooperativeKernel(function, grid + 1, 1, 1, 64, 1, 1, 0, nullptr, arguments),
            CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 }
+
+// What operations compute is tested in tests/software_gpu; here they run under the sanitizers.
+TEST_CASE("operations on extreme operands do nothing that C++ leaves undefined") {
+  std::string code;
+  for (const char* type : {"s16", "u16", "s32", "u32", "s64", "u64"}) {
+    const std::string t = type, r = t.ends_with("16") ? "%h" : t.ends_with("32") ? "%r" : "%rd";
+    for (const char* name : {"add", "sub", "mul.lo", "mul.hi", "div", "rem", "min"})
+      code += std::string(name) + "." + t + " " + r + "9, " + r + "1, " + r + "2;\n";
+    for (const char* name : {"mad.lo", "mad.hi", "sad"})
+      code += std::string(name) + "." + t + " " + r + "9, " + r + "1, " + r + "2, " + r + "1;\n";
+    code += "shr." + t + " " + r + "9, " + r + "1, %r2;\n";
+    for (const char* to : {"f16 %h9", "f32 %r9", "f64 %rd9"})
+      code += std::string("cvt.rm.") + std::string(to, 3) + "." + t + " " + (to + 4) + ", " + r +
+              "1;\n";
+    for (const char* from : {"f16 %h1", "f32 %r1", "f64 %rd1"})
+      code += "cvt.rpi." + t + "." + std::string(from, 3) + " " + r + "9, " + (from + 4) + ";\n";
+  }
+  for (const std::string t : {"s32", "u32", "s64", "u64"}) {
+    const std::string r = t.ends_with("32") ? "%r" : "%rd";
+    code += "bfe." + t + " " + r + "9, " + r + "1, %r2, %r1;\n";
+    code += "bfind." + t + " %r9, " + r + "1;\n";
+    code += "shl.b" + t.substr(1) + " " + r + "9, " + r + "1, %r2;\n";
+    code += "bfi.b" + t.substr(1) + " " + r + "9, " + r + "1, " + r + "2, %r2, %r1;\n";
+  }
+  code += R"(
+    shf.l.clamp.b32 %r9, %r1, %r2, %r1; shf.r.wrap.b32 %r9, %r1, %r2, %r1;
+    bmsk.clamp.b32 %r9, %r1, %r2; bmsk.wrap.b32 %r9, %r1, %r2; fns.b32 %r9, %r1, %r2, %r1;
+    szext.clamp.s32 %r9, %r1, %r2; szext.wrap.s32 %r9, %r1, %r2; prmt.b32 %r9, %r1, %r2, %r1;
+    mul24.hi.s32 %r9, %r1, %r2; mad24.hi.sat.s32 %r9, %r1, %r2, %r1; dp4a.s32.u32 %r9, %r1, %r2, %r1;
+    neg.s32 %r9, %r1; abs.s64 %rd9, %rd1; mul.wide.s32 %rd9, %r1, %r2;
+    fma.rz.f32 %r9, %r1, %r2, %r1; div.rp.f64 %rd9, %rd1, %rd2; sqrt.rm.ftz.f32 %r9, %r1;
+    fma.rn.bf16x2 %r9, %r1, %r2, %r1; fma.rn.ftz.sat.f16 %h9, %h1, %h2, %h1;
+    cvt.rz.bf16x2.f32 %r9, %r1, %r2; cvt.rp.f16.f64 %h9, %rd1; cvt.rn.ftz.f32.f64 %r9, %rd1;
+    add.cc.u64 %rd9, %rd1, %rd2; madc.hi.cc.s32 %r9, %r1, %r2, %r1; lop3.b32 %r9, %r1, %r2, %r1, 0x96;
+    shfl.sync.up.b32 %r9|%p1, %r1, %r2, %r1, -1; redux.sync.add.s32 %r9, %r1, -1;
+)";
+  const std::vector<uint64_t> edges = {0,          1,
+                                       31,         32,
+                                       255,        0x8000,
+                                       0xffff,     0x7c00,
+                                       0x7fffffff, 0x80000000,
+                                       0xffffffff, 0x7f800000,
+                                       INT64_MAX,  uint64_t{1} << 63,
+                                       UINT64_MAX, 0x7ff0000000000000};
+  Gpu gpu;
+  const Buffer<uint64_t> values(edges);
+  CU(gpu.launch(gpu.kernel(kernel(R"(
+    .reg .b16 %h<10>;
+    and.b32 %r3, %r1, 15; mul.wide.u32 %rd3, %r3, 8; add.u64 %rd3, %rd1, %rd3;
+    shr.u32 %r4, %r1, 4; mul.wide.u32 %rd4, %r4, 8; add.u64 %rd4, %rd1, %rd4;
+    ld.global.u64 %rd1, [%rd3]; ld.global.u64 %rd2, [%rd4];
+    cvt.u32.u64 %r1, %rd1; cvt.u32.u64 %r2, %rd2; cvt.u16.u64 %h1, %rd1; cvt.u16.u64 %h2, %rd2;
+)" + code)),
+                1, 256, nullptr, values.pointer));
+  CU(cuCtxSynchronize());
+}

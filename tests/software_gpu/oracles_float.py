@@ -130,8 +130,9 @@ def root(a: Exact) -> Exact:
 
 def divided(a: float, b: float) -> float:
     """For operands that are not finite, or zero."""
-    if b == 0 and not math.isnan(a):
-        return math.nan if a == 0 else math.copysign(math.inf, a) * math.copysign(1, b)
+    if b == 0:
+        unknown = a == 0 or math.isnan(a)
+        return math.nan if unknown else math.copysign(math.inf, a) * math.copysign(1, b)
     return a / b
 
 
