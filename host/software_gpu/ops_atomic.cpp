@@ -14,7 +14,7 @@ T combine(T old, T b, T c) {
   if constexpr (K == ADD && std::is_integral_v<T>)
     return static_cast<T>(uint64_t(old) + uint64_t(b));
   else if constexpr (K == ADD)
-    return old + b;
+    return canonical(old + b);
   else if constexpr (K == MIN)
     return b < old ? b : old;
   else if constexpr (K == MAX)

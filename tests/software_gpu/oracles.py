@@ -110,8 +110,9 @@ def updated(form: Form, old: int, b: int, c: int = 0) -> object:
 def atomic(form: Form, cell: int, *operands: int) -> object:
     new = updated(form, cell, *operands)
     n = SIZES[form.types[0]]
-    rest = cell >> n << n
-    after = new if isinstance(new, AnyNan) else rest | int(new) & (1 << n) - 1  # type: ignore[call-overload]
+    if isinstance(new, list):  # of a pair's elements
+        new = new[1] << 16 | new[0]
+    after = cell >> n << n | new & (1 << n) - 1 if isinstance(new, int) else new
     return after if form.opcode == "red" else (cell, after)
 
 
@@ -210,7 +211,7 @@ def agrees(got: int, want: object, t: str, tolerance: float | None) -> bool:
             agrees(got >> 16 * i & 0xFFFF, each, element, tolerance) for i, each in enumerate(want)
         )
     if isinstance(want, AnyNan):
-        return math.isnan(decode(got, t))
+        return math.isnan(decode(got, "f64" if t == "memory" else t))
     if isinstance(want, Near):
         assert tolerance is not None
         x, unit = decode(got, t), decode(1, t)

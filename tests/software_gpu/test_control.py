@@ -145,3 +145,32 @@ def read_twice(register: str, bits: int) -> list[int]:
 )
 def test_clocks_go_forward(register: str, bits: int) -> None:
     assert read_twice(register, bits) == [1] * N
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("mov.u32 s, 9; mov.b64 a, {tid, s}; shr.u64 a, a, 1; mov.b64 {r, s}, a;", (1 << 31, 0)),
+        ("mov.b32 {h, g}, tid; add.u16 h, h, 3; mov.b32 r, {g, h};", (3 << 16, 1 << 16)),
+    ],
+)
+def test_vectors_are_packed_from_the_low_end(code: str, expected: tuple[int, int]) -> None:
+    first, step = expected
+    values = [first + (step * tid if step else tid // 2) for tid in range(N)]
+    assert run(f".reg .b16 g, h; {code}") == values
+
+
+def test_immediates_of_all_kinds() -> None:
+    assert (
+        run("""
+  .reg .b32 f; .reg .b64 d;
+  mov.f32 f, 0f40000000; add.f32 f, f, 0.5; cvt.rzi.s32.f32 r, f; add.s32 r, r, -3;
+  mov.f64 d, 0d4008000000000000; cvt.rzi.s32.f64 s, d; mad.lo.s32 r, r, 0x10, s;
+  add.u32 r, r, 0b101; add.u32 r, r, 010;""")
+        == [(2 - 3) * 16 + 3 + 5 + 8] * N
+    )
+
+
+def test_predicated_instructions() -> None:
+    got = run("setp.lt.u32 p, tid, 10; mov.u32 r, 1; @p mov.u32 r, 2; @!p add.u32 r, r, 5;")
+    assert got == [2 if tid < 10 else 6 for tid in range(N)]
