@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 from software_gpu import oracles_float, oracles_integer
-from software_gpu.oracles_float import AnyNan, Near, decode, encode, exact, flushed
+from software_gpu.oracles_float import AnyNan, Near, decode, encode, flushed
 from software_gpu.oracles_integer import number
 from software_gpu.rows import SIZES, Form
 
@@ -222,6 +222,3 @@ def agrees(got: int, want: object, t: str, tolerance: float | None) -> bool:
     assert isinstance(want, int)
     bits = 128 if t == "memory" else 32 if SIZES[t] == 8 else SIZES[t]
     return got == want & (1 << bits) - 1
-
-
-__all__ = ["OF_WARPS", "agrees", "apply", "exact"]
