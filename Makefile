@@ -126,11 +126,13 @@ test-native-%: setup
 
 # 60 s in all.
 test-fuzz: build-fuzz-targets
-	tests/fuzz/run.sh decode 20
-	tests/fuzz/run.sh decode_race 20
+	tests/fuzz/run.sh decode 15
+	tests/fuzz/run.sh decode_race 15
 	tests/fuzz/run.sh stream 10
 	tests/fuzz/run.sh frames 5
 	tests/fuzz/run.sh agent_stream 5
+	tests/fuzz/run.sh ptx 5
+	tests/fuzz/run.sh fatbin 5
 
 .PHONY: build-fuzz-targets
 build-fuzz-targets: setup
@@ -138,7 +140,7 @@ build-fuzz-targets: setup
 	@cmake --build --preset fuzz -j $(JOBS) --target fuzz_targets
 
 .PHONY: fuzz
-fuzz: build-fuzz-targets  ## a hostile guest, for SECONDS (TARGET=decode, decode_race, stream, frames or agent_stream)
+fuzz: build-fuzz-targets  ## a hostile guest, for SECONDS (TARGET=decode, decode_race, stream, frames, agent_stream, ptx or fatbin)
 	tests/fuzz/run.sh $(TARGET) $(SECONDS)
 
 test-loopback: build-release

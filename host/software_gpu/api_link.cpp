@@ -92,7 +92,7 @@ SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
   if (type == CU_JIT_INPUT_PTX) {
     ptx.assign(static_cast<const char*>(data), strnlen(static_cast<const char*>(data), n_bytes));
   } else if (type == CU_JIT_INPUT_FATBINARY) {
-    RETURN_IF_FAILED(fatbin::extract_ptx(data, false, &ptx));
+    RETURN_IF_FAILED(fatbin::extract_ptx(data, n_bytes, false, &ptx));
   } else {
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }

@@ -51,7 +51,7 @@ CUresult load(const void* image, unsigned n_options, CUjit_option* options, void
   RETURN_IF_FAILED(load_context(is_library, &context));
   if (n_options != 0 && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
   std::string text, error;
-  RETURN_IF_FAILED(fatbin::extract_ptx(image, is_library, &text));
+  RETURN_IF_FAILED(fatbin::extract_ptx(image, fatbin::UNKNOWN_BYTES, is_library, &text));
   std::unique_ptr<Module> module;
   const CUresult result = load_module(text, context->device.memory, &module, &error);
   write_jit_log(error.empty() ? "" : "kvgpu software GPU: " + error, n_options, options, values,

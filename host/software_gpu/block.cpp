@@ -194,13 +194,27 @@ char* Block::resolve_generic(const Instruction& in, uint32_t lane, uint64_t addr
 void Block::fault(const Instruction& in, uint32_t lane, CUresult code, const std::string& what) {
   int none = CUDA_SUCCESS;
   if (!launch_.fault.compare_exchange_strong(none, code)) return;  // the first one counts
+  fprintf(stderr, "kvgpu software GPU: kernel %s: %s, thread %s of block %s, %s\n",
+          launch_.entry->name.c_str(), what.c_str(), thread_name(lane).c_str(), name().c_str(),
+          place(in).c_str());
+}
+
+std::string Block::place(const Instruction& in) const {
+  const auto file = launch_.module->files.find(in.source.file);
+  if (file != launch_.module->files.end() && in.source.line != 0)
+    return file->second + ":" + std::to_string(in.source.line);
+  return "PTX line " + std::to_string(in.line) + " of " + function_->name;
+}
+
+std::string Block::thread_name(uint32_t lane) const {
   const Dim3& block = launch_.block;
-  fprintf(
-      stderr,
-      "kvgpu software GPU: kernel %s: %s, thread (%u,%u,%u) of block (%u,%u,%u), PTX line %u of "
-      "%s\n",
-      launch_.entry->name.c_str(), what.c_str(), lane % block.x, lane / block.x % block.y,
-      lane / block.x / block.y, index_.x, index_.y, index_.z, in.line, function_->name.c_str());
+  return "(" + std::to_string(lane % block.x) + "," + std::to_string(lane / block.x % block.y) +
+         "," + std::to_string(lane / block.x / block.y) + ")";
+}
+
+std::string Block::name() const {
+  return "(" + std::to_string(index_.x) + "," + std::to_string(index_.y) + "," +
+         std::to_string(index_.z) + ")";
 }
 
 bool Block::read_string(const Instruction& in, uint32_t lane, uint64_t address, std::string* text) {

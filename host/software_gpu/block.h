@@ -128,6 +128,10 @@ class Block {
     return address - local_base(0) < local_bytes_ * n_threads_;
   }
   Launch& launch() { return launch_; }
+  /// Where `in` stands, for messages: in the source where that is known, else in the PTX.
+  std::string place(const Instruction& in) const;
+  std::string thread_name(uint32_t lane) const;  // "(x,y,z)"
+  std::string name() const;                      // of the block, the same
   /// Read a NUL-terminated string of the program (format strings); false after a fault.
   bool read_string(const Instruction& in, uint32_t lane, uint64_t address, std::string* text);
 

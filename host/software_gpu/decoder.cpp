@@ -54,13 +54,21 @@ const std::map<std::string_view, Constant::Kind> SPECIAL_REGISTERS = {
     {"%dynamic_smem_size", Constant::Kind::DYNAMIC_SHARED_BYTES},
     {"%total_smem_size", Constant::Kind::TOTAL_SHARED_BYTES}};
 
-uint64_t align_up(uint64_t value, uint64_t align) { return (value + align - 1) / align * align; }
+constexpr uint64_t MAX_ROWS = 1 << 20;
 
-uint32_t alignment(const ptx::Variable& variable) {
+}  // namespace
+
+uint64_t alignment(const ptx::Variable& variable) {
   return std::max(variable.align_bytes, size_bytes(variable.type) * variable.n_vector);
 }
 
-}  // namespace
+bool place(uint64_t n_bytes, uint64_t align, uint64_t max_bytes, uint32_t* used_bytes,
+           uint64_t* offset) {
+  *offset = (*used_bytes + align - 1) & ~(align - 1);
+  if (*offset > max_bytes || n_bytes > max_bytes - *offset) return false;
+  *used_bytes = static_cast<uint32_t>(*offset + n_bytes);
+  return true;
+}
 
 Modifiers::Modifiers(const ptx::Instruction& source)
     : source_(source), left_(source.opcode.begin() + 1, source.opcode.end()) {}
@@ -113,8 +121,19 @@ const ptx::Operand& Decoding::operand(size_t i) const {
 FunctionDecoder::FunctionDecoder(const ptx::Function& source, Function* out, Lookup globals,
                                  FindFunction functions)
     : source_(source), out_(out), globals_(std::move(globals)), functions_(std::move(functions)) {
-  scopes_.emplace_back();
-  ranges_.emplace_back();
+  open_scope();
+}
+
+void FunctionDecoder::open_scope() {
+  scopes_.push_back({scope_, {}, {}, {}});
+  scope_ = scopes_.size() - 1;
+}
+
+Row FunctionDecoder::add_rows(uint64_t n) {
+  if (n > MAX_ROWS - out_->n_rows) fail("too many registers");
+  const Row first = out_->n_rows;
+  out_->n_rows += static_cast<uint32_t>(n);
+  return first;
 }
 
 void FunctionDecoder::fail(const std::string& why) const {
@@ -125,9 +144,11 @@ void FunctionDecoder::fail(const std::string& why) const {
 }
 
 const Symbol* FunctionDecoder::find(std::string_view name) const {
-  for (size_t i = scopes_.size(); i-- > 0;) {
-    if (const auto found = scopes_[i].find(name); found != scopes_[i].end()) return &found->second;
-    for (const Range& range : ranges_[i]) {
+  for (size_t i = scope_;; i = scopes_[i].outer) {
+    const Scope& scope = scopes_[i];
+    if (const auto found = scope.symbols.find(name); found != scope.symbols.end())
+      return &found->second;
+    for (const Range& range : scope.ranges) {
       uint32_t number = 0;
       if (!name.starts_with(range.prefix) || name.size() == range.prefix.size()) continue;
       const char* end = name.data() + name.size();
@@ -137,72 +158,74 @@ const Symbol* FunctionDecoder::find(std::string_view name) const {
       symbol = {Symbol::Kind::REGISTER, range.first + number};
       return &symbol;
     }
+    if (i == 0) return globals_(name);
   }
-  return globals_(name);
 }
 
 void FunctionDecoder::declare_parameters() {
-  uint64_t offset = 0;
   const auto add = [&](const ptx::Variable& variable, std::vector<Parameter>* list) {
     Parameter parameter;
     parameter.name = std::string(variable.name);
+    if (variable.size_bytes() > MAX_PARAMETER_BYTES) fail("a parameter of too many bytes");
     parameter.size_bytes = static_cast<uint32_t>(variable.size_bytes());
     if (variable.space == "reg") parameter.size_bytes = std::max(size_bytes(variable.type), 1u);
     Symbol symbol{Symbol::Kind::ROWS};
     if (out_->is_entry) {
-      offset = align_up(offset, alignment(variable));
+      uint64_t offset = 0;
+      if (!place(parameter.size_bytes, alignment(variable), MAX_PARAMETER_BYTES,
+                 &out_->parameter_bytes, &offset))
+        fail("parameters of too many bytes");
       parameter.offset_bytes = static_cast<uint32_t>(offset);
-      offset += parameter.size_bytes;
       symbol = {Symbol::Kind::ENTRY_PARAMETER, parameter.offset_bytes};
     } else {
-      parameter.row = out_->n_rows;
-      out_->n_rows += (parameter.size_bytes + 7) / 8;
-      symbol.value = parameter.row;
+      symbol.n_rows = (parameter.size_bytes + 7) / 8;
+      symbol.value = parameter.row = add_rows(symbol.n_rows);
       if (variable.space == "reg") symbol.kind = Symbol::Kind::REGISTER;
     }
-    scopes_.front()[variable.name] = symbol;
+    scopes_.front().symbols[variable.name] = symbol;
     list->push_back(parameter);
   };
   for (const ptx::Variable& variable : source_.results) add(variable, &out_->results);
   for (const ptx::Variable& variable : source_.parameters) add(variable, &out_->parameters);
-  out_->parameter_bytes = static_cast<uint32_t>(offset);
 }
 
 void FunctionDecoder::declare(const ptx::Variable& variable) {
   Symbol symbol{Symbol::Kind::REGISTER};
   if (variable.space == "reg") {
-    symbol.value = out_->n_rows;
     const uint32_t count = std::max(variable.n_registers, 1u);
-    if (count > 1u << 20) fail("too many registers");
-    out_->n_rows += count;
+    symbol.value = add_rows(count);
     out_->n_registers += count * (size_bytes(variable.type) == 8 ? 2 : 1);
     if (variable.n_registers != 0) {
-      ranges_.back().push_back({variable.name, count, static_cast<Row>(symbol.value)});
+      scopes_[scope_].ranges.push_back({variable.name, count, static_cast<Row>(symbol.value)});
       return;
     }
   } else if (variable.space == "local") {
     symbol.kind = Symbol::Kind::LOCAL;
-    symbol.value = align_up(out_->local_bytes, alignment(variable));
-    out_->local_bytes = static_cast<uint32_t>(symbol.value + variable.size_bytes());
+    if (!place(variable.size_bytes(), alignment(variable), MAX_LOCAL_BYTES, &out_->local_bytes,
+               &symbol.value))
+      throw ptx::Error(variable.line, "too much local memory");
   } else if (variable.space == "shared") {
     symbol.kind = Symbol::Kind::SHARED;
-    symbol.value = align_up(out_->shared_bytes, alignment(variable));
-    out_->shared_bytes = static_cast<uint32_t>(symbol.value + variable.size_bytes());
+    if (!place(variable.size_bytes(), alignment(variable), MAX_SHARED_BYTES, &out_->shared_bytes,
+               &symbol.value))
+      throw ptx::Error(variable.line, "too much shared memory");
   } else if (variable.space == "param") {
     symbol.kind = Symbol::Kind::ROWS;
-    symbol.value = out_->n_rows;
-    out_->n_rows += static_cast<uint32_t>((variable.size_bytes() + 7) / 8);
+    symbol.n_rows = (variable.size_bytes() + 7) / 8;
+    symbol.value = add_rows(symbol.n_rows);
   } else {
     throw ptx::Error(variable.line, "declaration in ." + std::string(variable.space) +
                                         " space inside a function is not supported");
   }
-  scopes_.back()[variable.name] = symbol;
+  scopes_[scope_].symbols[variable.name] = symbol;
 }
 
 Row FunctionDecoder::constant(Constant::Kind kind, uint64_t value) {
-  const auto [found, is_new] = constants_.try_emplace({kind, value}, out_->n_rows);
-  if (is_new) out_->constants.push_back({out_->n_rows++, kind, value});
-  return found->second;
+  const auto found = constants_.find({kind, value});
+  if (found != constants_.end()) return found->second;
+  const Row row = add_rows(1);
+  out_->constants.push_back({row, kind, value});
+  return constants_[{kind, value}] = row;
 }
 
 Row FunctionDecoder::carry() {
@@ -296,14 +319,14 @@ const std::vector<std::string_view>& FunctionDecoder::targets(std::string_view l
 }
 
 void FunctionDecoder::fix_branch(std::string_view label, uint32_t line) {
-  fixups_.push_back({label, line, out_->code.size()});
+  fixups_.push_back({label, scope_, line, out_->code.size()});
 }
 
 uint32_t FunctionDecoder::add_table(const std::vector<std::string_view>& labels, uint32_t line) {
   const int table = static_cast<int>(out_->tables.size());
   out_->tables.emplace_back(labels.size());
   for (size_t i = 0; i < labels.size(); ++i)
-    fixups_.push_back({labels[i], line, 0, table, static_cast<int>(i)});
+    fixups_.push_back({labels[i], scope_, line, 0, table, static_cast<int>(i)});
   return static_cast<uint32_t>(table);
 }
 
@@ -314,6 +337,7 @@ void FunctionDecoder::instruction(const ptx::Instruction& source) {
   if (!is_listed(source)) fail("these modifiers and types are not supported by the software GPU");
   Instruction out;
   out.line = source.line;
+  out.source = source.source;
   if (!source.predicate.empty()) {
     ptx::Operand name;
     name.name = source.predicate;
@@ -334,43 +358,48 @@ void FunctionDecoder::decode() {
   for (const ptx::Statement& statement : source_.body)
     if (statement.kind == ptx::Statement::Kind::TARGETS)
       target_lists_[statement.label] = &statement.targets;
-  for (const ptx::Statement& statement : source_.body) {
-    switch (statement.kind) {
-      case ptx::Statement::Kind::SCOPE_OPEN:
-        scopes_.emplace_back();
-        ranges_.emplace_back();
-        break;
-      case ptx::Statement::Kind::SCOPE_CLOSE:
-        scopes_.pop_back();
-        ranges_.pop_back();
-        break;
-      case ptx::Statement::Kind::VARIABLE:
-        declare(statement.variable);
-        break;
-      case ptx::Statement::Kind::LABEL:
-        labels_[statement.label] = static_cast<uint32_t>(out_->code.size());
-        break;
-      case ptx::Statement::Kind::TARGETS:
-        break;
-      case ptx::Statement::Kind::INSTRUCTION:
-        instruction(statement.instruction);
-        break;
-    }
-  }
+  for (const ptx::Statement& each : source_.body) statement(each);
   Instruction end;  // falling off the end returns
   end.control = Control::RETURN;
   emit(end);
-  for (const Fixup& fixup : fixups_) {
-    const auto label = labels_.find(fixup.label);
-    if (label == labels_.end())
-      throw ptx::Error(fixup.line, "unknown label '" + std::string(fixup.label) + "'");
+  for (const Fixup& fixup : fixups_) patch(fixup);
+  out_->is_defined = true;
+}
+
+void FunctionDecoder::statement(const ptx::Statement& statement) {
+  switch (statement.kind) {
+    case ptx::Statement::Kind::SCOPE_OPEN:
+      return open_scope();
+    case ptx::Statement::Kind::SCOPE_CLOSE:
+      scope_ = scopes_[scope_].outer;
+      return;
+    case ptx::Statement::Kind::VARIABLE:
+      return declare(statement.variable);
+    case ptx::Statement::Kind::LABEL:
+      if (!scopes_[scope_].labels.emplace(statement.label, out_->code.size()).second)
+        fail("label '" + std::string(statement.label) + "' is there twice");
+      return;
+    case ptx::Statement::Kind::TARGETS:
+      return;
+    case ptx::Statement::Kind::INSTRUCTION:
+      return instruction(statement.instruction);
+  }
+}
+
+void FunctionDecoder::patch(const Fixup& fixup) {
+  for (size_t i = fixup.scope;; i = scopes_[i].outer) {
+    const auto label = scopes_[i].labels.find(fixup.label);
+    if (label == scopes_[i].labels.end()) {
+      if (i == 0) throw ptx::Error(fixup.line, "unknown label '" + std::string(fixup.label) + "'");
+      continue;
+    }
     if (fixup.table < 0)
       out_->code[fixup.instruction].target = label->second;
     else
       out_->tables[static_cast<size_t>(fixup.table)][static_cast<size_t>(fixup.entry)] =
           label->second;
+    return;
   }
-  out_->is_defined = true;
 }
 
 }  // namespace software_gpu

@@ -44,8 +44,21 @@ struct Symbol {
     FUNCTION
   };
   Kind kind;
-  uint64_t value = 0;  // row, offset or address
+  uint64_t value = 0;   // row, offset or address
+  uint64_t n_rows = 0;  // of ROWS
 };
+
+/// Place `n_bytes` at the next multiple of `align`, a power of two, of what is `*used_bytes` long.
+/// False when it would then be longer than `max_bytes`.
+[[nodiscard]] bool place(uint64_t n_bytes, uint64_t align, uint64_t max_bytes, uint32_t* used_bytes,
+                         uint64_t* offset);
+
+/// The alignment of a variable: the one it states or its type's, whichever is more.
+uint64_t alignment(const ptx::Variable& variable);
+
+// As NVIDIA's assembler has them, but for shared memory: there it is what a block may ask for.
+inline constexpr uint64_t MAX_PARAMETER_BYTES = 32764, MAX_LOCAL_BYTES = 512 << 10,
+                          MAX_SHARED_BYTES = 163 << 10;
 
 class FunctionDecoder {
  public:
@@ -61,7 +74,7 @@ class FunctionDecoder {
   Row predicate(const ptx::Operand& operand);  // not negated
   Row constant(uint64_t bits) { return constant(Constant::Kind::VALUE, bits); }
   Row constant(Constant::Kind kind, uint64_t value);
-  Row scratch() { return out_->n_rows++; }
+  Row scratch() { return add_rows(1); }
   Row carry();
   /// Set out->a and out->imm from an address operand.
   void address(const ptx::Operand& operand, Instruction* out);
@@ -84,12 +97,22 @@ class FunctionDecoder {
   };
   struct Fixup {
     std::string_view label;
+    size_t scope;  // in which it is looked up first
     uint32_t line;
     size_t instruction;  // to patch, or
     int table = -1, entry = 0;
   };
-  using Scope = std::unordered_map<std::string_view, Symbol>;
+  struct Scope {
+    size_t outer;  // index of the scope around it; its own for the outermost
+    std::unordered_map<std::string_view, Symbol> symbols;
+    std::vector<Range> ranges;
+    std::unordered_map<std::string_view, uint32_t> labels;
+  };
 
+  Row add_rows(uint64_t n);
+  void open_scope();
+  void statement(const ptx::Statement& statement);
+  void patch(const Fixup& fixup);
   void declare(const ptx::Variable& variable);
   void declare_parameters();
   void instruction(const ptx::Instruction& source);
@@ -99,9 +122,8 @@ class FunctionDecoder {
   Function* out_;
   Lookup globals_;
   FindFunction functions_;
-  std::vector<Scope> scopes_;
-  std::vector<std::vector<Range>> ranges_;
-  std::unordered_map<std::string_view, uint32_t> labels_;
+  std::vector<Scope> scopes_;  // all that ever were: a branch may come before its label
+  size_t scope_ = 0;           // the innermost
   std::unordered_map<std::string_view, const std::vector<std::string_view>*> target_lists_;
   std::vector<Fixup> fixups_;
   std::map<std::pair<Constant::Kind, uint64_t>, Row> constants_;

@@ -9,7 +9,7 @@
 namespace software_gpu {
 namespace {
 
-constexpr uint64_t MAX_VARIABLE_BYTES = 1ull << 40;
+constexpr uint64_t MAX_MODULE_BYTES = 1ull << 40;
 
 uint64_t align_up(uint64_t value, uint64_t align) { return (value + align - 1) / align * align; }
 
@@ -19,6 +19,7 @@ class Loader {
       : tree_(ptx::parse(text)), memory_(memory), module_(std::make_unique<Module>()) {}
 
   CUresult load(std::unique_ptr<Module>* out) {
+    for (const auto& [number, name] : tree_.files) module_->files[number] = std::string(name);
     place_variables();
     if (module_->memory_bytes != 0) {
       uint64_t base = 0;
@@ -47,19 +48,13 @@ class Loader {
  private:
   void place_variables() {
     for (const ptx::Variable& variable : tree_.variables) {
-      const uint64_t align =
-          std::max<uint64_t>(variable.align_bytes, size_bytes(variable.type) * variable.n_vector);
-      const uint64_t n_bytes = variable.size_bytes();
-      if (align == 0 || (align & (align - 1)) != 0 || n_bytes > MAX_VARIABLE_BYTES)
-        throw ptx::Error(variable.line,
-                         "bad size or alignment of '" + std::string(variable.name) + "'");
+      const uint64_t align = alignment(variable), n_bytes = variable.size_bytes();
       Symbol symbol{Symbol::Kind::GLOBAL};
       if (variable.space == "shared") {
         symbol.kind = variable.is_extern ? Symbol::Kind::SHARED_DYNAMIC : Symbol::Kind::SHARED;
-        if (!variable.is_extern) {
-          symbol.value = align_up(shared_bytes_, align);
-          shared_bytes_ = static_cast<uint32_t>(symbol.value + n_bytes);
-        }
+        if (!variable.is_extern &&
+            !place(n_bytes, align, MAX_SHARED_BYTES, &shared_bytes_, &symbol.value))
+          throw ptx::Error(variable.line, "too much shared memory");
       } else {
         if (variable.is_extern)
           throw ptx::Error(variable.line,
@@ -67,11 +62,21 @@ class Loader {
 
         symbol.value = align_up(module_->memory_bytes, std::max<uint64_t>(align, 16));
         module_->memory_bytes = symbol.value + std::max<uint64_t>(n_bytes, 1);
+        if (module_->memory_bytes > MAX_MODULE_BYTES)
+          throw ptx::Error(variable.line, "variables of too many bytes");
         if (variable.space == "const") module_->constant_bytes += n_bytes;
         module_->globals[std::string(variable.name)] = {symbol.value, n_bytes};
       }
-      symbols_[variable.name] = symbol;
+      add_symbol(variable.name, symbol, variable.line);
     }
+  }
+
+  /// A name stands for one thing; dynamic shared memory may be declared again and again.
+  void add_symbol(std::string_view name, Symbol symbol, uint32_t line) {
+    const auto [there, is_new] = symbols_.emplace(name, symbol);
+    if (!is_new &&
+        (symbol.kind != Symbol::Kind::SHARED_DYNAMIC || there->second.kind != symbol.kind))
+      throw ptx::Error(line, "'" + std::string(name) + "' is defined twice");
   }
 
   void declare_functions() {
@@ -82,7 +87,8 @@ class Loader {
       function->is_entry = source.is_entry;
       if (source.max_threads != 0) function->max_threads = std::min(source.max_threads, 1024u);
       std::copy(source.required_threads, source.required_threads + 3, function->required_threads);
-      symbols_[source.name] = {Symbol::Kind::FUNCTION, reinterpret_cast<uint64_t>(function.get())};
+      add_symbol(source.name, {Symbol::Kind::FUNCTION, reinterpret_cast<uint64_t>(function.get())},
+                 source.line);
       module_->functions[function->name] = std::move(function);
     }
   }
@@ -136,9 +142,7 @@ class Loader {
     for (const auto& [name, function] : module_->functions) {
       for (const Call& call : function->calls) {
         module_->uses_printf |= call.builtin != Builtin::NONE;
-        if (call.callee &&
-            (call.callee->is_entry || call.callee->parameters.size() != call.arguments.size() ||
-             call.callee->results.size() != call.results.size()))
+        if (call.callee && !fits(call, *function, *call.callee))
           throw ptx::Error(0, "call of '" + call.callee->name + "' in '" + name +
                                   "' does not fit its declaration");
       }
@@ -153,6 +157,17 @@ class Loader {
 };
 
 }  // namespace
+
+bool fits(const Call& call, const Function& caller, const Function& callee) {
+  const auto all_fit = [&](const std::vector<Row>& given, const std::vector<Parameter>& wanted) {
+    if (given.size() != wanted.size()) return false;
+    for (size_t i = 0; i < given.size(); ++i)
+      if (wanted[i].n_rows() > caller.n_rows - given[i]) return false;
+    return true;
+  };
+  return !callee.is_entry && all_fit(call.arguments, callee.parameters) &&
+         all_fit(call.results, callee.results);
+}
 
 CUresult load_module(std::string_view ptx, Memory& memory, std::unique_ptr<Module>* out,
                      std::string* error) {

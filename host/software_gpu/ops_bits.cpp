@@ -334,6 +334,13 @@ void clock_value(Block& block, const Instruction& in, const Lanes& lanes) {
   for_each(lanes, [=](uint32_t i) { d[i] = now; });
 }
 
+/// The parts that a mov takes apart or puts together.
+uint32_t parts(Decoding& d, size_t i, Type type, bool is_destination) {
+  const size_t n = d.operand(i).elements.size();
+  if ((n != 2 && n != 4 && n != 8) || n > size_bytes(type)) d.fail("wrong number of elements");
+  return d.decoder.add_vector(d.operand(i), type, is_destination);
+}
+
 void decode_mov(Decoding& d) {
   using Kind = ptx::Operand::Kind;
   const Type type = d.modifiers.take_type();
@@ -341,11 +348,11 @@ void decode_mov(Decoding& d) {
   const std::string_view name = d.operand(1).name;
   if (d.operand(1).kind == Kind::VECTOR) {
     d.set_dst();
-    d.out.extra = d.decoder.add_vector(d.operand(1), type, false);
+    d.out.extra = parts(d, 1, type, false);
     d.out.handler = pack;
   } else if (d.operand(0).kind == Kind::VECTOR) {
     d.out.a = d.value(1, type);
-    d.out.extra = d.decoder.add_vector(d.operand(0), type, true);
+    d.out.extra = parts(d, 0, type, true);
     d.out.handler = unpack;
   } else if (name == "%clock" || name == "%clock64" || name == "%clock_hi" ||
              name == "%globaltimer" || name == "%globaltimer_lo" || name == "%globaltimer_hi") {

@@ -172,6 +172,7 @@ bool decode_parameter_access(Decoding& d, const Handlers& handlers, Type type, b
   for (size_t k = 0; k < elements.size(); ++k) {
     Instruction out = d.out;
     const uint64_t offset = static_cast<uint64_t>(address.value) + k * element_bytes;
+    if (offset > MAX_PARAMETER_BYTES) d.fail("beyond the parameters");
     if (target.kind == Symbol::Kind::ENTRY_PARAMETER) {
       const uint64_t position = target.value + offset;
       if (!is_load) d.fail("a kernel's parameters cannot be written");
@@ -180,6 +181,8 @@ bool decode_parameter_access(Decoding& d, const Handlers& handlers, Type type, b
       out.imm = static_cast<int64_t>(position);
       out.handler = handlers.load_parameter;
     } else {
+      if (offset % 8 + element_bytes > 8 || offset / 8 >= target.n_rows)
+        d.fail("beyond the parameter");
       const Row row = static_cast<Row>(target.value + offset / 8);
       out.imm = static_cast<int64_t>(offset % 8 * 8);
       out.handler = is_load ? handlers.load_row : handlers.store_row;

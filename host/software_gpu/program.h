@@ -58,7 +58,8 @@ struct Instruction {
   Row a = NO_ROW, b = NO_ROW, c = NO_ROW, d = NO_ROW;
   int64_t imm = 0;      // byte offset of an address
   uint32_t target = 0;  // BRANCH: instruction index
-  uint32_t line = 0;
+  uint32_t line = 0;    // of the PTX
+  SourcePlace source;
   uint32_t extra = 0;  // index into Function::calls, ::vectors or ::tables
 };
 
@@ -103,6 +104,7 @@ struct Constant {
 struct Parameter {
   std::string name;
   uint32_t offset_bytes = 0, size_bytes = 0;
+  uint32_t n_rows() const { return (size_bytes + 7) / 8; }
   Row row =
       0;  // functions: first of ceil(size / 8) rows; entries keep theirs in the launch's buffer
 };
@@ -138,6 +140,9 @@ struct Function {
   std::vector<std::vector<uint32_t>> tables;  // brx.idx targets
 };
 
+/// True when `call`, which is in `caller`, has what `callee` takes and gives.
+bool fits(const Call& call, const Function& caller, const Function& callee);
+
 struct Global {
   uint64_t address = 0, size_bytes = 0;
 };
@@ -145,7 +150,8 @@ struct Global {
 struct Module {
   std::map<std::string, std::unique_ptr<Function>, std::less<>> functions;
   std::map<std::string, Global, std::less<>> globals;
-  void* memory = nullptr;  // of all variables in global and constant space
+  std::map<uint32_t, std::string> files;  // that instructions name as their source
+  void* memory = nullptr;                 // of all variables in global and constant space
   uint64_t memory_bytes = 0, constant_bytes = 0;
   bool uses_printf = false;
 };

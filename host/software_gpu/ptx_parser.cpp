@@ -1,39 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <charconv>
 #include <cstring>
-#include <utility>
 
-#include "ptx_lexer.h"
+#include "ptx_cursor.h"
 #include "ptx_syntax.h"
 
-namespace software_gpu {
-namespace {
-constexpr std::pair<std::string_view, Type> TYPE_NAMES[] = {
-    {"pred", Type::PRED},     {"b8", Type::B8},   {"b16", Type::B16},     {"b32", Type::B32},
-    {"b64", Type::B64},       {"u8", Type::U8},   {"u16", Type::U16},     {"u32", Type::U32},
-    {"u64", Type::U64},       {"s8", Type::S8},   {"s16", Type::S16},     {"s32", Type::S32},
-    {"s64", Type::S64},       {"f16", Type::F16}, {"f16x2", Type::F16X2}, {"bf16", Type::BF16},
-    {"bf16x2", Type::BF16X2}, {"f32", Type::F32}, {"f64", Type::F64}};
-}
-
-Type type_from_name(std::string_view name) {
-  for (const auto& [text, type] : TYPE_NAMES)
-    if (text == name) return type;
-  return Type::NONE;
-}
-
-std::string_view type_name(Type type) {
-  for (const auto& [text, t] : TYPE_NAMES)
-    if (t == type) return text;
-  return "none";
-}
-
-namespace ptx {
+namespace software_gpu::ptx {
 namespace {
 
-class Parser {
+// Times another dimension's length it still is a 64-bit number.
+constexpr uint64_t MAX_ELEMENTS = 1ull << 32;
+
+class Parser : private Cursor {
  public:
-  explicit Parser(std::string_view text) : tokens_(tokenize(text)) {}
+  explicit Parser(std::string_view text) : Cursor(tokenize(text)) {}
 
   Module module() {
     while (peek().kind != Token::Kind::END) module_item();
@@ -41,124 +22,6 @@ class Parser {
   }
 
  private:
-  const Token& peek(size_t ahead = 0) const {
-    return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
-  }
-  bool is(std::string_view text) const {
-    return peek().kind != Token::Kind::STRING && peek().text == text;
-  }
-  Token take() {
-    const Token token = peek();
-    if (token.kind != Token::Kind::END) ++at_;
-    return token;
-  }
-  bool accept(std::string_view text) {
-    if (!is(text)) return false;
-    ++at_;
-    return true;
-  }
-  [[noreturn]] void fail(const std::string& message) const {
-    const std::string where = opcode_.empty() ? "" : "instruction '" + std::string(opcode_) + "': ";
-    throw Error(peek().line, where + message);
-  }
-  void expect(std::string_view text) {
-    if (!accept(text))
-      fail("expected '" + std::string(text) + "', found '" + std::string(peek().text) + "'");
-  }
-  std::string_view word() {
-    if (peek().kind != Token::Kind::WORD) fail("expected a name");
-    return take().text;
-  }
-  void skip_past(std::string_view text) {
-    while (!is(text))
-      if (take().kind == Token::Kind::END) fail("expected '" + std::string(text) + "'");
-    take();
-  }
-  void skip_line() {
-    const uint32_t line = peek().line;
-    while (peek().line == line && peek().kind != Token::Kind::END) take();
-  }
-
-  int64_t integer() {
-    const bool negative = accept("-");
-    accept("+");
-    std::string_view text = take().text;
-    while (!text.empty() && text.back() == 'U') text.remove_suffix(1);
-    int base = 10;
-    if (text.size() > 1 && text[0] == '0') {
-      base = text[1] == 'x' || text[1] == 'X' ? 16 : text[1] == 'b' || text[1] == 'B' ? 2 : 8;
-      text.remove_prefix(base == 8 ? 1 : 2);
-    }
-    uint64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-    if (error != std::errc() || end != text.data() + text.size()) fail("expected an integer");
-    return static_cast<int64_t>(negative ? 0 - value : value);
-  }
-
-  /// A number operand: hexadecimal float bits (0f…, 0d…), decimal float or integer.
-  Operand number() {
-    Operand operand;
-    const std::string_view text = peek().text;
-    const int tag = text.size() > 1 && text[0] == '0' ? text[1] | 0x20 : 0;
-    if ((tag == 'f' && text.size() == 10) || (tag == 'd' && text.size() == 18)) {
-      uint64_t bits = 0;
-      std::from_chars(text.data() + 2, text.data() + text.size(), bits, 16);
-      take();
-      operand.kind = tag == 'f' ? Operand::Kind::F32 : Operand::Kind::F64;
-      operand.value = static_cast<int64_t>(bits);
-    } else if (tag != 'x' && text.find('.') != std::string_view::npos) {
-      double value = 0;
-      std::from_chars(text.data(), text.data() + text.size(), value);
-      take();
-      operand.kind = Operand::Kind::F64;
-      memcpy(&operand.value, &value, sizeof value);
-    } else {
-      operand.kind = Operand::Kind::INTEGER;
-      operand.value = integer();
-    }
-    return operand;
-  }
-
-  Operand operand() {
-    Operand result;
-    if (accept("[")) {
-      result.kind = Operand::Kind::ADDRESS;
-      if (peek().kind == Token::Kind::WORD) {
-        result.name = word();
-        if (accept("+") || is("-")) result.value = integer();
-      } else {
-        result.value = integer();
-      }
-      expect("]");
-    } else if (is("{") || is("(")) {
-      const bool vector = is("{");
-      result.kind = vector ? Operand::Kind::VECTOR : Operand::Kind::LIST;
-      take();
-      const std::string_view close = vector ? "}" : ")";
-      while (!accept(close)) {
-        result.elements.push_back(operand());
-        accept(",");
-      }
-    } else if (peek().kind == Token::Kind::NUMBER) {
-      result = number();
-    } else if (accept("-")) {
-      result = number();
-      if (result.kind == Operand::Kind::F32)
-        result.value ^= 1ll << 31;
-      else if (result.kind == Operand::Kind::F64)
-        result.value ^= INT64_MIN;
-      else
-        result.value = static_cast<int64_t>(0 - static_cast<uint64_t>(result.value));
-    } else {
-      result.negated = accept("!");
-      result.name = word();
-      if (accept("|")) result.second_name = word();
-      // "symbol+4" as a plain operand
-      if (is("+") && peek(1).kind == Token::Kind::NUMBER) result.value = (take(), integer());
-    }
-    return result;
-  }
-
   static std::vector<std::string_view> split(std::string_view text) {
     std::vector<std::string_view> parts;
     while (true) {
@@ -179,6 +42,7 @@ class Parser {
       result.predicate = word();
     }
     result.line = peek().line;
+    result.source = place_;
     opcode_ = result.opcode_text = word();
     result.opcode = split(result.opcode_text);
     while (!accept(";")) {
@@ -190,20 +54,21 @@ class Parser {
     return result;
   }
 
-  uint32_t positive() {
-    const int64_t value = integer();
-    if (value < 0 || value > UINT32_MAX) fail("number out of range");
-    return static_cast<uint32_t>(value);
+  /// One value, or values in braces, which say nothing that their order does not.
+  void initialiser_list(Variable* variable) {
+    size_t depth = 0;
+    do {
+      if (accept("{"))
+        ++depth;
+      else if (depth == 0 || !accept("}"))
+        initialiser(variable);
+      else
+        --depth;
+      if (depth != 0) accept(",");
+    } while (depth != 0);
   }
 
-  void initialiser_list(Variable* variable) {
-    if (accept("{")) {
-      while (!accept("}")) {
-        initialiser_list(variable);
-        accept(",");
-      }
-      return;
-    }
+  void initialiser(Variable* variable) {
     Initialiser value;
     if (peek().kind == Token::Kind::WORD) {
       value.symbol = word();
@@ -228,7 +93,8 @@ class Parser {
           number_operand.value = bits;
         }
       } else if (negative) {
-        number_operand.value = -number_operand.value;
+        number_operand.value =
+            static_cast<int64_t>(0 - static_cast<uint64_t>(number_operand.value));
       }
       value.value = number_operand.value;
     }
@@ -243,7 +109,7 @@ class Parser {
     while (peek().text.size() > 1 && peek().text[0] == '.') {
       const std::string_view text = word().substr(1);
       if (text == "align")
-        result.align_bytes = positive();
+        result.align_bytes = alignment();
       else if (text == "v2")
         result.n_vector = 2;
       else if (text == "v4")
@@ -262,6 +128,12 @@ class Parser {
     return result;
   }
 
+  uint32_t alignment() {
+    const uint32_t value = positive();
+    if (!std::has_single_bit(value)) fail("an alignment is a power of two");
+    return value;
+  }
+
   void declarator(Variable* variable) {
     if (accept("<")) {
       variable->n_registers = positive();
@@ -270,6 +142,7 @@ class Parser {
     while (accept("[")) {
       variable->is_array = true;
       variable->n_elements *= is("]") ? 0 : positive();
+      if (variable->n_elements > MAX_ELEMENTS) fail("too many elements");
       expect("]");
     }
     if (accept("=")) {
@@ -344,6 +217,7 @@ class Parser {
 
   void body(Function* function) {
     expect("{");
+    place_ = {};
     int depth = 1;
     while (depth > 0) {
       if (peek().kind == Token::Kind::END) fail("function body without end");
@@ -354,8 +228,8 @@ class Parser {
       } else if (accept("}")) {
         if (--depth == 0) break;
         statement.kind = Statement::Kind::SCOPE_CLOSE;
-      } else if (is(".loc")) {
-        skip_line();
+      } else if (accept(".loc")) {
+        location();
         continue;
       } else if (is(".pragma")) {
         skip_past(";");
@@ -377,6 +251,21 @@ class Parser {
       }
       function->body.push_back(std::move(statement));
     }
+  }
+
+  /// After ".loc": file, line, column; then what it was inlined into, which is not kept.
+  void location() {
+    place_.file = positive();
+    place_.line = positive();
+    if (peek().kind == Token::Kind::NUMBER) skip_line();
+  }
+
+  /// After ".file": number, name; then, perhaps, its time and size.
+  void source_file() {
+    const uint32_t number = positive();
+    if (peek().kind != Token::Kind::STRING) fail("expected the name of a file");
+    module_.files[number] = peek().text;
+    skip_line();
   }
 
   Statement label() {
@@ -412,8 +301,10 @@ class Parser {
       if (major > 9 || (major == 9 && version != "9.0" && version != "9"))
         throw NewerVersion(token.line,
                            "PTX version " + std::string(version) + " is newer than 9.0");
-    } else if (text == ".target" || text == ".address_size" || text == ".file") {
+    } else if (text == ".target" || text == ".address_size") {
       skip_line();
+    } else if (text == ".file") {
+      source_file();
     } else if (text == ".pragma") {
       skip_past(";");
     } else if (text == ".alias") {
@@ -435,15 +326,12 @@ class Parser {
     }
   }
 
-  std::vector<Token> tokens_;
-  size_t at_ = 0;
-  std::string_view opcode_;  // of the instruction whose operands are being read, for messages
   Module module_;
+  SourcePlace place_;  // of the instructions that follow
 };
 
 }  // namespace
 
 Module parse(std::string_view text) { return Parser(text).module(); }
 
-}  // namespace ptx
-}  // namespace software_gpu
+}  // namespace software_gpu::ptx

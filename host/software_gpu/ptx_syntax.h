@@ -3,6 +3,7 @@
 // Knows the shape of statements, not the meaning of instructions (that is decoder.h).
 #pragma once
 
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ struct Operand {
 
 struct Instruction {
   uint32_t line = 0;
+  SourcePlace source;
   std::string_view predicate;  // empty: always
   bool predicate_negated = false;
   std::vector<std::string_view> opcode;  // "ld.global.u32" split at its dots
@@ -87,6 +89,7 @@ struct Function {
 struct Module {
   std::vector<Variable> variables;
   std::vector<Function> functions;
+  std::map<uint32_t, std::string_view> files;  // .file
 };
 
 /// Throws Error.

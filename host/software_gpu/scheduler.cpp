@@ -226,8 +226,7 @@ void Block::step_call(const Instruction& in) {
     const uint64_t target = pointer[group.lanes.front()];
     for (const auto& [name, function] : launch_.module->functions)
       if (reinterpret_cast<uint64_t>(function.get()) == target) callee = function.get();
-    if (!callee || callee->is_entry || callee->parameters.size() != call.arguments.size() ||
-        callee->results.size() != call.results.size())
+    if (!callee || !fits(call, *function_, *callee))
       return fault(in, lanes.first, CUDA_ERROR_LAUNCH_FAILED, "call of something not a function");
     std::erase_if(group.lanes, [&](uint16_t lane) { return pointer[lane] != target; });
   }
@@ -252,8 +251,7 @@ void Block::enter_callee(const Instruction& in, const Call& call, const Function
   group.frame = std::move(frame);
   fill_constants(group, false);
   for (size_t i = 0; i < callee.parameters.size(); ++i) {
-    const uint32_t n_rows = (callee.parameters[i].size_bytes + 7) / 8;
-    for (uint32_t k = 0; k < n_rows; ++k) {
+    for (uint32_t k = 0; k < callee.parameters[i].n_rows(); ++k) {
       const uint64_t* from = row(call.arguments[i] + k);
       uint64_t* to =
           rows_.data() + size_t{group.frame->first_row + callee.parameters[i].row + k} * n_threads_;
@@ -289,7 +287,7 @@ void Block::step_return(const Instruction& in, bool exit) {
   if (!exit && frame.caller) {
     const Function& callee = *frame.function;
     for (size_t i = 0; i < callee.results.size(); ++i) {
-      for (uint32_t k = 0; k < (callee.results[i].size_bytes + 7) / 8; ++k) {
+      for (uint32_t k = 0; k < callee.results[i].n_rows(); ++k) {
         const uint64_t* from = row(callee.results[i].row + k);
         uint64_t* to = rows_.data() +
                        size_t{frame.caller->first_row + frame.call->results[i] + k} * n_threads_;

@@ -58,6 +58,11 @@ constexpr uint32_t size_bytes(Type type) {
 constexpr bool is_signed(Type type) { return type >= Type::S8 && type <= Type::S64; }
 constexpr bool is_float(Type type) { return type >= Type::F16; }
 
+/// Where the source of an instruction stands (.loc); file 0: unknown.
+struct SourcePlace {
+  uint32_t file = 0, line = 0;
+};
+
 /// The type that a suffix such as "u32" (without its dot) names; NONE when it names none.
 Type type_from_name(std::string_view name);
 std::string_view type_name(Type type);

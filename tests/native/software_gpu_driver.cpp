@@ -81,6 +81,47 @@ TEST_CASE("what cannot run is refused with its line") {
   CHECK_EQ(load(body + "ret;\n}"), CUDA_SUCCESS);
 }
 
+TEST_CASE("PTX that asks for what it does not have is refused") {
+  Gpu gpu;
+  const std::string entry = ".visible .entry k(.param .u32 a) {\n.reg .b32 %r<3>;\n";
+  const std::string bodies[] = {
+      "ld.param.u32 %r1, [a-4];",                           // before the parameters
+      "ld.param.u32 %r1, [a+4];",                           // behind them
+      "{ .param .b32 p; st.param.b32 [p+8], %r1; }",        // another one's rows
+      "L: L: bra L;",                                       // one label, two places
+      "mov.b32 {}, %r1;",                                   // no parts
+      ".local .b8 big[4294967295]; .local .b8 more[9];",    // more than 32 bits count
+      ".shared .b8 big[4294967295]; .shared .b8 more[9];",  //
+      ".reg .b32 %many<1048577>;",                          //
+      ".local .align 3 .b8 odd[4];"};
+  for (const std::string& body : bodies)
+    CHECK_MESSAGE(load(entry + body + "\nret;\n}") == CUDA_ERROR_INVALID_PTX, body);
+  const std::string empty = "() { ret; }\n";
+  CHECK_EQ(load(".entry k" + empty + ".entry k" + empty), CUDA_ERROR_INVALID_PTX);
+  CHECK_EQ(load(".entry k" + empty + ".global .b32 k = 7;"), CUDA_ERROR_INVALID_PTX);
+  CHECK_EQ(load(".global .b8 g[4294967295][4294967295][4294967295];"), CUDA_ERROR_INVALID_PTX);
+  const std::string deep(200'000, '{');
+  CHECK_EQ(load(".global .b32 g[] = " + deep), CUDA_ERROR_INVALID_PTX);
+  CHECK_EQ(load(entry + "mov.b32 %r1, " + deep), CUDA_ERROR_INVALID_PTX);
+}
+
+TEST_CASE("a label belongs to its scope") {
+  Gpu gpu;
+  Buffer<uint32_t> out({0});
+  const CUfunction k = gpu.kernel(R"(
+.visible .entry k(.param .u64 to) {
+  .reg .b64 %rd<3>; .reg .b32 %r<3>;
+  ld.param.u64 %rd1, [to]; mov.u32 %r1, 0;
+  { bra L; add.u32 %r1, %r1, 1; L: add.u32 %r1, %r1, 16; }
+  { bra L; add.u32 %r1, %r1, 1; L: add.u32 %r1, %r1, 32; }
+  st.global.u32 [%rd1], %r1;
+  ret;
+})");
+  CU(gpu.launch(k, 1, 1, nullptr, out.pointer));
+  CU(cuCtxSynchronize());
+  CHECK_EQ(out.read().front(), 48);
+}
+
 TEST_CASE("images: fat binaries of all kinds, machine code only, damaged ones") {
   Gpu gpu;
   for (const char* path : {KVGPU_FATBIN_PLAIN, KVGPU_FATBIN_ZSTD, KVGPU_FATBIN_LZ4}) {
