@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "check.h"
+
 namespace software_gpu {
 namespace {
 
@@ -45,7 +47,10 @@ Block::Block(Launch& launch)
   local_bytes_ = round_up(entry.local_bytes + (entry.makes_calls ? CALL_STACK_BYTES : 0), 128);
   local_.resize(local_bytes_ / sizeof(Line) * n_threads_);
   live_.resize(n_threads_);
+  if (check_mode()) checker_ = std::make_unique<Checker>(*this);
 }
+
+Block::~Block() = default;
 
 void Block::start(uint64_t block_index) {
   index_.x = static_cast<uint32_t>(block_index % launch_.grid.x);
@@ -63,6 +68,7 @@ void Block::start(uint64_t block_index) {
   fill_constants(all, constants_filled_);
   constants_filled_ = true;
   selected_ = unfair_turn_ = next_turn_unfair_ = force_warp_ = false;
+  if (checker_) checker_->meet_all(true);
   waiting_.clear();
   runnable_.clear();
   runnable_.push_back(std::move(all));

@@ -45,6 +45,8 @@ struct Launch {
   const Module* module = nullptr;
   PrintBuffer* printed = nullptr;
   std::atomic<int> fault{CUDA_SUCCESS};
+  std::atomic<uint64_t> n_findings[3] = {};  // of check mode, by Finding
+  std::atomic<bool> has_new_finding{false};
 };
 
 /// Which threads an instruction applies to: [first, first + count) or the listed ones.
@@ -88,9 +90,12 @@ struct Group {
   }
 };
 
+class Checker;
+
 class Block {
  public:
   explicit Block(Launch& launch);
+  ~Block();
   void start(uint64_t block_index);
 
   enum class State { FINISHED, UNFINISHED };
@@ -128,6 +133,7 @@ class Block {
     return address - local_base(0) < local_bytes_ * n_threads_;
   }
   Launch& launch() { return launch_; }
+  Checker& checker() { return *checker_; }  // in check mode
   /// Where `in` stands, for messages: in the source where that is known, else in the PTX.
   std::string place(const Instruction& in) const;
   std::string thread_name(uint32_t lane) const;  // "(x,y,z)"
@@ -172,6 +178,7 @@ class Block {
   void release_warp_waiters();
   void check_barriers();
   void finish_barrier(uint32_t id);
+  void check_barrier(uint32_t id);
 
   struct alignas(128) Line {
     char bytes[128];
@@ -202,6 +209,7 @@ class Block {
   bool force_warp_ = false;  // nobody else can come: go on with those who did
 
   uint64_t cached_base_ = 0, cached_bytes_ = 0;
+  std::unique_ptr<Checker> checker_;  // null unless in check mode
 };
 
 }  // namespace software_gpu

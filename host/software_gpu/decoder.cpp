@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 
+#include "check.h"
 #include "forms.h"
 
 namespace software_gpu {
@@ -349,6 +350,7 @@ void FunctionDecoder::instruction(const ptx::Instruction& source) {
   entry->second(decoding);
   modifiers.require_all_taken();
   if (out.control == Control::ORDINARY && !out.handler) fail("this type is not supported");
+  if (check_mode()) add_check(&out);
   emit(out);
   current_ = nullptr;
 }

@@ -7,6 +7,8 @@
 #include <functional>
 #include <thread>
 
+#include "check.h"
+
 namespace software_gpu {
 namespace {
 
@@ -116,6 +118,7 @@ CUresult run_launch(const std::shared_ptr<Launch>& launch) {
   std::unique_lock lock(run->mutex);
   run->next_block.store(n_blocks);  // nobody joins from now on
   run->changed.wait(lock, [&] { return run->n_helping == 0; });
+  print_counts(*launch);
   return static_cast<CUresult>(launch->fault.load());
 }
 

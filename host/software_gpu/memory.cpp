@@ -6,12 +6,17 @@
 
 #include <algorithm>
 
+#include "check.h"
 #include "context.h"
 
 namespace software_gpu {
 namespace {
 
 constexpr uint64_t PAGE_BYTES = 4096;
+
+// In check mode there is room between two allocations, so that what runs out of one is not in the
+// next.
+constexpr uint64_t GUARD_BYTES = 64 << 10;
 
 uint64_t page_up(uint64_t bytes) { return (bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1); }
 
@@ -47,8 +52,8 @@ CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, 
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(mutex_);
   if (size_bytes > (1ull << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t mapped_bytes = page_up(size_bytes);
-  if (counts_as_device(kind) && mapped_bytes > total_bytes_ - used_bytes_)
+  const uint64_t mapped_bytes = page_up(size_bytes) + (check_mode() ? GUARD_BYTES : 0);
+  if (counts_as_device(kind) && page_up(size_bytes) > total_bytes_ - used_bytes_)
     return CUDA_ERROR_OUT_OF_MEMORY;
   void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -60,7 +65,7 @@ CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, 
   allocation->kind = kind;
   allocation->flags = flags;
   allocation->charge = std::move(charge);
-  if (counts_as_device(kind)) used_bytes_ += mapped_bytes;
+  if (counts_as_device(kind)) used_bytes_ += page_up(size_bytes);
   *address = allocation->base;
   return add(std::move(allocation));
 }
@@ -93,7 +98,7 @@ CUresult Memory::release(uint64_t address, MemoryKind first, MemoryKind second) 
   const MemoryKind kind = found->second->kind;
   if (kind != first && kind != second) return CUDA_ERROR_INVALID_VALUE;
   doomed = found->second;
-  if (counts_as_device(kind)) used_bytes_ -= doomed->mapped_bytes;
+  if (counts_as_device(kind)) used_bytes_ -= page_up(doomed->size_bytes);
   by_base_.erase(found);
   snapshot_.reset();
   return CUDA_SUCCESS;
@@ -134,7 +139,7 @@ void Memory::release_all(const void* owner) {
     const Allocation& allocation = *item.second;
     // A module's memory goes with the module.
     if (allocation.owner != owner || allocation.kind == MemoryKind::MODULE) return false;
-    if (counts_as_device(allocation.kind)) used_bytes_ -= allocation.mapped_bytes;
+    if (counts_as_device(allocation.kind)) used_bytes_ -= page_up(allocation.size_bytes);
     return true;
   });
   snapshot_.reset();

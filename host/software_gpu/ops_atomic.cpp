@@ -134,8 +134,9 @@ Handler pick(int kind, Type type) {
 
 void decode_atomic(Decoding& d) {
   const bool reduction = d.source.opcode.front() == "red";
-  d.modifiers.ignore({"global", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu",
-                      "sys", "noftz", "async"});
+  d.out.releases = d.modifiers.take("release") || d.modifiers.take("acq_rel");
+  d.modifiers.ignore(
+      {"global", "relaxed", "acquire", "cta", "cluster", "gpu", "sys", "noftz", "async"});
   if (d.modifiers.take("shared")) d.out.space = Space::SHARED;
   const int kind =
       d.modifiers.take_one({"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"});
@@ -147,6 +148,9 @@ void decode_atomic(Decoding& d) {
   d.out.b = d.value(first + 1, type);
   if (kind == CAS) d.out.c = d.value(first + 2, type);
   d.out.handler = pick(kind, type);
+  d.out.access = Access::UPDATE;
+  d.out.access_bytes = static_cast<uint8_t>(size_bytes(type));
+  d.out.strong = true;
 }
 
 }  // namespace

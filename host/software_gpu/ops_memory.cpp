@@ -145,7 +145,11 @@ const Handlers* handlers(Type type) {
 
 Type take_memory_modifiers(Decoding& d) {
   Modifiers& m = d.modifiers;
-  m.ignore({"volatile", "weak", "relaxed", "acquire", "release", "mmio"});
+  d.out.releases = m.take("release");
+  for (const char* strong : {"volatile", "relaxed", "acquire", "mmio"})
+    d.out.strong |= m.take(strong);
+  d.out.strong |= d.out.releases;
+  m.take("weak");
   m.ignore({"cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"});
   m.ignore({"L1::evict_normal", "L1::evict_last", "L1::evict_first", "L1::evict_unchanged",
             "L1::no_allocate"});
@@ -155,6 +159,11 @@ Type take_memory_modifiers(Decoding& d) {
   if (m.take("local")) d.out.space = Space::LOCAL;
   d.out.n_vector = m.take_vector();
   return m.take_type();
+}
+
+void set_access(Decoding& d, Access access, Type type) {
+  d.out.access = access;
+  d.out.access_bytes = static_cast<uint8_t>(size_bytes(type) * d.out.n_vector);
 }
 
 /// True when the access was to a parameter and is decoded.
@@ -207,6 +216,7 @@ void decode_load(Decoding& d) {
   const Handlers* h = handlers(type);
   if (!h) d.fail("this type is not supported");
   if (parameter && decode_parameter_access(d, *h, type, true)) return;
+  set_access(d, Access::READ, type);
   d.decoder.address(d.operand(1), &d.out);
   if (d.out.n_vector > 1) {
     d.out.extra = d.decoder.add_vector(d.operand(0), type, true);
@@ -227,6 +237,7 @@ void decode_store(Decoding& d) {
     if (!decode_parameter_access(d, *h, type, false)) d.fail("unknown parameter");
     return;
   }
+  set_access(d, Access::WRITE, type);
   d.decoder.address(d.operand(0), &d.out);
   if (d.out.n_vector > 1) {
     d.out.extra = d.decoder.add_vector(d.operand(1), type, false);
@@ -244,6 +255,7 @@ void nothing(Block&, const Instruction&, const Lanes&) {}
 void decode_fence(Decoding& d) {
   d.modifiers.ignore({"cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"});
   d.out.handler = fence;
+  d.out.access = Access::FENCE;
 }
 
 void decode_prefetch(Decoding& d) {

@@ -40,10 +40,14 @@ enum class Control : uint8_t {
   TRAP
 };
 
+/// What an instruction does with memory, for check mode.
+enum class Access : uint8_t { NONE, READ, WRITE, UPDATE, FENCE };
+
 enum class Space : uint8_t { GENERIC, SHARED, LOCAL };
 
 struct Instruction {
   Handler handler = nullptr;
+  Handler unchecked = nullptr;  // check mode: what `handler` calls
   Control control = Control::ORDINARY;
   bool predicate_negated = false;
   uint8_t mode = 0;  // per operation: rounding, comparison, shuffle or barrier kind, …
@@ -52,6 +56,10 @@ struct Instruction {
   bool saturate = false;
   bool operand_negated = false;  // the predicate that an instruction reads as a value
   Space space = Space::GENERIC;
+  Access access = Access::NONE;
+  uint8_t access_bytes = 0;  // by one thread
+  bool strong = false;       // atomic, volatile or relaxed: races with none of its kind
+  bool releases = false;     // is a fence, too
   Type type = Type::NONE, source_type = Type::NONE;
   Row predicate = NO_ROW;
   Row dst = NO_ROW, dst2 = NO_ROW;
