@@ -51,6 +51,7 @@ void Order::release(uint32_t thread, uint64_t address) {
   if (fenced_[thread] < all_met_) return;  // nothing that is not known to all
   Times& times = released_[address];
   times.resize(n_);
+  if (times[thread] >= fenced_[thread]) return;  // it has handed that on before
   const uint64_t* known = heard(thread);
   for (uint32_t i = 0; i < n_; ++i) times[i] = std::max(times[i], known[i]);
   times[thread] = std::max(times[thread], fenced_[thread]);

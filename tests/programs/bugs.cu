@@ -43,9 +43,10 @@ __global__ void bounds(int* out, bool fixed) {
 }
 
 __global__ void shared_bounds(int* out, bool fixed) {
-  __shared__ int s[N_THREADS];
-  s[threadIdx.x + (fixed ? 0 : 1)] = 1;  // found
-  out[threadIdx.x] = 1;
+  __shared__ volatile int s[N_THREADS];
+  const unsigned i = threadIdx.x + (fixed ? 0 : 1);
+  s[i] = static_cast<int>(i);  // found
+  out[threadIdx.x] = s[i];
 }
 
 /// Shared data under a lock, and without.
@@ -53,7 +54,7 @@ __global__ void lock(int* out, bool fixed) {
   __shared__ int taken, sum;
   if (threadIdx.x == 0) taken = sum = 0;
   __syncthreads();
-  for (bool done = threadIdx.x % 16 != 0; !done;) {
+  for (bool done = threadIdx.x % 256 != 0; !done;) {
     if (fixed && atomicCAS(&taken, 0, 1) != 0) continue;
     __threadfence_block();
     sum += 1;  // found
