@@ -175,6 +175,10 @@ gpu-vm: deb  ## build/gpu-vm: a VM to carry to a GPU machine without QEMU (make 
 bench: build-release  ## native beside remoted, alternating, on a real GPU
 	tests/gpu/run.sh bench
 
+.PHONY: bench-software
+bench-software: build-release  ## the software GPU's speed beside its limits (WHAT=lanes|sgemm|vector_add)
+	PYTHONPATH=packaging/python:benchmarks $(BIN)/python -P benchmarks/software_gpu.py $(WHAT)
+
 .PHONY: stress-ring
 stress-ring: build-release  ## N records through a ring between two processes
 	build/release/tests/native/stress_ring $(N)

@@ -39,6 +39,13 @@ T load(uint64_t slot, bool flush) {
   return value;
 }
 
+bool combine(uint8_t mode, bool value, bool other) {
+  return mode == AND   ? value && other
+         : mode == OR  ? value || other
+         : mode == XOR ? value != other
+                       : value;
+}
+
 template <int C, class T>
 void compare(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
@@ -59,14 +66,30 @@ void compare(Block& block, const Instruction& in, const Lanes& lanes) {
     using Number = std::conditional_t<std::is_integral_v<T> || sizeof(T) == 8, T, float>;
     result = holds<C, Number>(load<T>(a[i], in.flush), load<T>(b[i], in.flush));
     const bool other = c && ((c[i] & 1) != 0) != in.operand_negated;
-    const auto combine = [&](bool value) {
-      return in.mode == AND   ? value && other
-             : in.mode == OR  ? value || other
-             : in.mode == XOR ? value != other
-                              : value;
+    d[i] = combine(in.mode, result, other);
+    if (d2) d2[i] = combine(in.mode, !result, other);
+  });
+}
+
+/// f16x2 and bf16x2: two results in two predicates, or in the halves of a register, which hold
+/// `imm` where the comparison is true.
+template <int C, class H>
+void compare_pair(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  uint64_t* d2 = in.dst2 == NO_ROW ? nullptr : block.row(in.dst2);
+  const uint64_t *a = block.row(in.a), *b = block.row(in.b);
+  const uint64_t* c = in.c == NO_ROW ? nullptr : block.row(in.c);
+  for_each(lanes, [&](uint32_t i) {
+    const bool other = c && ((c[i] & 1) != 0) != in.operand_negated;
+    const auto result = [&](int shift) {
+      return combine(
+          in.mode,
+          holds<C, float>(load<H>(a[i] >> shift, in.flush), load<H>(b[i] >> shift, in.flush)),
+          other);
     };
-    d[i] = combine(result);
-    if (d2) d2[i] = combine(!result);
+    const uint64_t low = result(0), high = result(16);
+    d[i] = d2 ? low : (low | high << 16) * static_cast<uint64_t>(in.imm);
+    if (d2) d2[i] = high;
   });
 }
 
@@ -83,6 +106,16 @@ Handler pick_float(int c) {
       compare<EQ, T>,  compare<NE, T>,  compare<LT, T>,  compare<LE, T>,     compare<GT, T>,
       compare<GE, T>,  compare<EQU, T>, compare<NEU, T>, compare<LTU, T>,    compare<LEU, T>,
       compare<GTU, T>, compare<GEU, T>, compare<NUM, T>, compare<NOT_NUM, T>};
+  return TABLE[c];
+}
+
+template <class H>
+Handler pick_pair(int c) {
+  constexpr Handler TABLE[] = {compare_pair<EQ, H>,  compare_pair<NE, H>,     compare_pair<LT, H>,
+                               compare_pair<LE, H>,  compare_pair<GT, H>,     compare_pair<GE, H>,
+                               compare_pair<EQU, H>, compare_pair<NEU, H>,    compare_pair<LTU, H>,
+                               compare_pair<LEU, H>, compare_pair<GTU, H>,    compare_pair<GEU, H>,
+                               compare_pair<NUM, H>, compare_pair<NOT_NUM, H>};
   return TABLE[c];
 }
 
@@ -107,6 +140,10 @@ Handler pick(int c, Type type) {
       return pick_float<Half>(c);
     case Type::BF16:
       return pick_float<Bfloat>(c);
+    case Type::F16X2:
+      return pick_pair<Half>(c);
+    case Type::BF16X2:
+      return pick_pair<Bfloat>(c);
     case Type::F32:
       return pick_float<float>(c);
     case Type::F64:
@@ -115,6 +152,8 @@ Handler pick(int c, Type type) {
       return nullptr;
   }
 }
+
+bool is_pair(Type type) { return type == Type::F16X2 || type == Type::BF16X2; }
 
 int take_comparison(Decoding& d) {
   const int same_unsigned = d.modifiers.take_one({"lo", "ls", "hi", "hs"});
@@ -150,6 +189,8 @@ void decode_setp(Decoding& d) {
     ptx::Operand second;
     second.name = d.operand(0).second_name;
     d.out.dst2 = d.decoder.destination(second);
+  } else if (is_pair(type)) {
+    d.fail("two predicates are needed for the results: p|q");
   }
   decode_comparison(d, type, c, combination);
 }
@@ -159,18 +200,44 @@ struct Select {
   static T apply(T a, T b, bool c) { return c ? a : b; }
 };
 
+/// What `set` writes where the comparison is true; 0 for a type that it does not write.
+uint32_t true_value(Type type) {
+  switch (type) {
+    case Type::F16:
+    case Type::F16X2:
+      return 0x3c00;
+    case Type::BF16:
+    case Type::BF16X2:
+      return 0x3f80;
+    case Type::F32:
+      return 0x3f800000;
+    case Type::U16:
+    case Type::S16:
+      return 0xffff;
+    case Type::U32:
+    case Type::S32:
+      return 0xffffffff;
+    default:
+      return 0;
+  }
+}
+
 void decode_set(Decoding& d) {
   const int c = take_comparison(d);
   const int combination = d.modifiers.take_one({"and", "or", "xor"});
   d.out.flush = d.modifiers.take("ftz");
   const Type result = d.modifiers.take_type(), type = d.modifiers.take_type();
-  if (size_bytes(result) != 4) d.fail("this type is not supported");
+  if (true_value(result) == 0) d.fail("this type is not supported");
   decode_comparison(d, type, c, combination);
+  if (is_pair(type)) {
+    d.out.imm = true_value(result) & 0xffff;
+    return d.set_dst();
+  }
   d.out.dst = d.decoder.scratch();
   const Row condition = d.out.dst;
   d.decoder.emit(d.out);
   d.set_dst();
-  d.out.a = d.decoder.constant(result == Type::F32 ? 0x3f800000u : 0xffffffffu);
+  d.out.a = d.decoder.constant(true_value(result));
   d.out.b = d.decoder.constant(0);
   d.out.c = condition;
   d.out.handler = Map<Select<uint32_t>::apply>::run;

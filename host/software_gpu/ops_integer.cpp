@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Integer arithmetic: add sub mul mad div rem min max neg abs sad, with carries, of 24 bits; dp2a
-// dp4a.
+// dp4a vabsdiff2 vabsdiff4.
 #include <cstdlib>
 
 #include "decoder.h"
@@ -330,6 +330,28 @@ void decode_dot_product(Decoding& d) {
                                  : pick_dot_product<uint8_t, uint8_t>(half);
 }
 
+/// The differences of the bytes or halves of a and b: each in its place, or all added to c.
+template <int BITS, bool SUM>
+uint32_t packed_differences(uint32_t a, uint32_t b, uint32_t c) {
+  constexpr uint32_t MASK = (1u << BITS) - 1;
+  uint32_t result = SUM ? c : 0;
+  for (int shift = 0; shift < 32; shift += BITS) {
+    const uint32_t x = a >> shift & MASK, y = b >> shift & MASK;
+    result += (x > y ? x - y : y - x) << (SUM ? 0 : shift);
+  }
+  return result;
+}
+
+/// vabsdiff2 and vabsdiff4, the only video instructions that CUDA's headers have for sm_80.
+template <int BITS>
+void decode_packed_difference(Decoding& d) {
+  const bool sum = d.modifiers.take("add");
+  take_operands(d);
+  d.modifiers.take_type(), d.modifiers.take_type();
+  d.out.handler =
+      sum ? Map<packed_differences<BITS, true>>::run : Map<packed_differences<BITS, false>>::run;
+}
+
 template <template <class> class Op>
 void decode_either(Decoding& d) {
   if (has_float_type(d)) return decode_float_arithmetic(d);
@@ -355,6 +377,8 @@ void add_integer_operations(OperationTable* table) {
   t["mul24"] = decode_mul24;
   t["mad24"] = decode_mad24;
   t["dp4a"] = t["dp2a"] = decode_dot_product;
+  t["vabsdiff2"] = decode_packed_difference<16>;
+  t["vabsdiff4"] = decode_packed_difference<8>;
   t["div"] = decode_either<Div>;
   t["rem"] = decode_either<Rem>;
   t["min"] = decode_either<Min>;

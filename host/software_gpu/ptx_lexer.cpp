@@ -43,9 +43,12 @@ std::vector<Token> tokenize(std::string_view text) {
       skip_to("\"", at + 1, "string without end");
       tokens.push_back({Token::Kind::STRING, start_line, text.substr(start + 1, at - start - 2)});
     } else if (is_word(c)) {
-      // "::" joins qualified modifiers such as .shared::cta into one word.
-      while (at < text.size() && (is_word(text[at]) || text.substr(at, 2) == "::"))
+      // "::" joins qualified modifiers such as .shared::cta into one word. A directive ends where
+      // the next begins: CUDA's headers write ".reg.b32".
+      do {
         at += text[at] == ':' ? 2 : 1;
+      } while (at < text.size() && (is_word(text[at]) || text.substr(at, 2) == "::") &&
+               !(c == '.' && text[at] == '.'));
       const auto kind = is_digit(c) ? Token::Kind::NUMBER : Token::Kind::WORD;
       tokens.push_back({kind, line, text.substr(start, at - start)});
     } else {

@@ -80,8 +80,8 @@ part_programs() {
   mkdir -p "$out/programs"
   for path in "$programs_dir"/*; do
     name=$(basename "$path")
-    # bench, spin and steady have parts of their own; CMake's files are no programs.
-    [[ -f $path && -x $path && ! $name =~ ^(bench|spin|steady)$ ]] || continue
+    # bench, spin and steady have parts of their own, bugs and speed are for the software GPU; CMake's files are no programs.
+    [[ -f $path && -x $path && ! $name =~ ^(bench|bugs|speed|spin|steady)$ ]] || continue
     n=$((n + 1))
     compare "$name" "$out/programs/$name" "$path" || failed=1
   done

@@ -29,7 +29,7 @@ FIRMWARE = (
 )
 PROGRAMS = ROOT / "build/release/tests/programs"
 # Measured natively; under emulation they say nothing.
-NO_PROGRAMS_HERE = {"bench", "spin", "steady"}
+NO_PROGRAMS_HERE = {"bench", "bugs", "speed", "spin", "steady"}
 UNNEEDED = ("doc", "man", "locale", "info", "zoneinfo", "i18n")
 
 # The guest's first process. Its output is the evidence: vm.py reads the serial log.

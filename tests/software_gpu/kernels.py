@@ -107,7 +107,7 @@ class Builder:
         return f"[{cell}]"
 
     def operand(self, word: str, is_result: bool) -> str:
-        if word.endswith("|p"):
+        if word.endswith(("|p", "&p")):
             return f"{self.result(word[:-2])}|{self.result('pred')}"
         if word.startswith("["):
             return self.memory()

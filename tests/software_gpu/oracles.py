@@ -35,8 +35,7 @@ def value(bits: int, t: str) -> float:
     return decode(bits, t) if t in oracles_float.FRACTION_BITS else number(bits, t)
 
 
-def compared(form: Form, a: int, b: int) -> bool:
-    t = form.types[-1]
+def compared(form: Form, t: str, a: int, b: int) -> bool:
     x, y = value(a, t), value(b, t)
     if form.has("ftz"):
         x, y = flushed(x, t), flushed(y, t)
@@ -49,17 +48,28 @@ def compared(form: Form, a: int, b: int) -> bool:
     return unordered or COMPARISONS[name.removesuffix("u")](x, y)
 
 
-def setp(form: Form, a: int, b: int, c: int = 0) -> tuple[bool, bool]:
-    holds = compared(form, a, b)
+def setp(form: Form, a: int, b: int, c: int = 0) -> tuple[bool, ...]:
+    """The comparison and its opposite, or the comparisons of a pair."""
+    t = form.types[-1]
+    elements = lanes(t)
+    results = [compared(form, element, a >> i, b >> i) for element, i in elements]
+    if len(elements) == 1:
+        results.append(not results[0])
     if combination := form.one_of(*COMBINATIONS):
-        combine = COMBINATIONS[combination]
-        return combine(holds, bool(c)), combine(not holds, bool(c))
-    return holds, not holds
+        results = [COMBINATIONS[combination](each, bool(c)) for each in results]
+    return tuple(results)
+
+
+TRUE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000}
 
 
 def set_register(form: Form, a: int, b: int, c: int = 0) -> int:
-    holds = setp(form, a, b, c)[0]
-    return (0x3F800000 if form.types[0] == "f32" else -1) if holds else 0
+    holds = setp(form, a, b, c)
+    to = form.types[0]
+    if len(lanes(form.types[1])) == 2:
+        one = TRUE.get(to.removesuffix("x2"), 0xFFFF)
+        return one * holds[0] | (one << 16) * holds[1]
+    return TRUE.get(to, -1) if holds[0] else 0
 
 
 def slct(form: Form, a: int, b: int, c: int) -> int:

@@ -94,6 +94,12 @@ def dot(form: Form, a: int, b: int, c: int) -> int:
     return c + sum(number(a >> x, f"{t}{n}") * number(b >> y, f"{u}8") for x, y, n in pairs)
 
 
+def packed_differences(form: Form, a: int, b: int, c: int) -> int:
+    n = 8 if form.opcode == "vabsdiff4" else 16
+    each = [abs(number(a >> i, f"u{n}") - number(b >> i, f"u{n}")) for i in range(0, 32, n)]
+    return c + sum(each) if form.has("add") else sum(x << n * i for i, x in enumerate(each))
+
+
 def shift_left(form: Form, a: int, n: int) -> int:
     n &= 0xFFFFFFFF
     return a << n if n < 64 else 0
@@ -202,6 +208,8 @@ ORACLES: dict[str, Oracle] = {
     "max": lambda form, a, b: max(number(a, form.types[0]), number(b, form.types[0])),
     "neg": lambda form, a: -a,
     "abs": lambda form, a: abs(number(a, form.types[0])),
+    "vabsdiff2": packed_differences,
+    "vabsdiff4": packed_differences,
     "dp4a": dot,
     "dp2a": dot,
     "and": lambda form, a, b: a & b,
