@@ -176,7 +176,7 @@ bench: build-release  ## native beside remoted, alternating, on a real GPU
 	tests/gpu/run.sh bench
 
 .PHONY: bench-software
-bench-software: build-release  ## the software GPU's speed beside its limits (WHAT=lanes|sgemm|vector_add)
+bench-software: build-release  ## the software GPU's speed beside its limits (WHAT=lanes|sgemm|vector_add|cores)
 	PYTHONPATH=packaging/python:benchmarks $(BIN)/python -P benchmarks/software_gpu.py $(WHAT)
 
 .PHONY: stress-ring
