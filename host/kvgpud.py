@@ -197,8 +197,8 @@ def main() -> None:
     try:
         changes = {"driver": arguments.driver, "jail": arguments.jail}
         given = {name: value for name, value in changes.items() if value is not None}
-        if arguments.until_eof:  # nobody would come after it
-            given["keep_sessions_s"] = 0
+        if arguments.until_eof:  # it is for one command: nobody would come after it
+            given |= {"keep_sessions_s": 0, "log_dir": None}
         config = load_config(arguments.config).model_copy(update=given)
         _check_not_running(arguments.runtime_dir)
         _raise_descriptor_limit()

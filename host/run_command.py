@@ -25,6 +25,7 @@ _FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
 )
+_SOFTWARE_GPU = "kvgpu software GPU"  # how its lines in a session's log begin
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, so by the terminal
 
 
@@ -89,6 +90,15 @@ def _private_kvgpud(private: Private) -> Iterator[ApiClient]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            _show_findings(runtime_dir / "log")
+
+
+def _show_findings(log_dir: Path) -> None:
+    """Print what the software GPU said of the command's kernels: the logs go with their folder."""
+    for log in sorted(log_dir.glob("session-*.log")):
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith(_SOFTWARE_GPU):
+                print(line, file=sys.stderr)
 
 
 def _import_path() -> str:

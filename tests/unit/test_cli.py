@@ -128,6 +128,29 @@ def test_private_kvgpud_ends_even_if_kvgpu_run_is_killed(
     os.killpg(process.pid, signal.SIGKILL)  # the sleep
 
 
+def test_kvgpud_for_one_command_keeps_its_logs_in_its_folder(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "host.toml"
+    config.write_text(f'log_dir = "{tmp_path}/elsewhere"\n')
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "kvgpu.host.kvgpud", "--driver", "software"),
+            *("--runtime-dir", str(tmp_path / "run"), "--config", str(config), "--until-eof"),
+        ],
+        env=environment,
+        stdin=subprocess.PIPE,
+    )
+    deadline_s = time.monotonic() + 20
+    while not (tmp_path / "run/kvgpud.sock").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    process.communicate(timeout=20)
+    assert (tmp_path / "run/log").is_dir()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def _state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
