@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JIT linker: PTX in, PTX out. What it makes loads as a cubin of a real driver would.
+// The JIT linker: PTX in, PTX out. What it makes loads as a cubin of a real driver would: its
+// inputs, one behind the other, each beginning with its .version.
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
 
 #include "api.h"
 #include "fatbin.h"
@@ -14,7 +14,6 @@
 struct CUlinkState_st {
   std::string text;
   std::string error;
-  unsigned n_inputs = 0;
   char* error_log = nullptr;
   void** error_bytes = nullptr;
   size_t error_room_bytes = 0;
@@ -31,18 +30,6 @@ auto& states = *new std::map<CUlinkState, std::unique_ptr<CUlinkState_st>>;
 CUlinkState_st* find(CUlinkState handle) {
   const auto found = states.find(handle);
   return found == states.end() ? nullptr : found->second.get();
-}
-
-/// Only the first input says which PTX this is.
-std::string without_directives(const std::string& ptx) {
-  std::istringstream lines(ptx);
-  std::string kept;
-  for (std::string line; std::getline(lines, line);) {
-    const bool directive = line.starts_with(".version") || line.starts_with(".target") ||
-                           line.starts_with(".address_size");
-    if (!directive) kept += line + "\n";
-  }
-  return kept;
 }
 
 void write_error(CUlinkState_st& state, const std::string& error) {
@@ -97,18 +84,13 @@ SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
   // As a real linker: each input is compiled when it is added.
-  std::unique_ptr<Module> module;
   std::string error;
-  const CUresult result = load_module(ptx, context->device.memory, &module, &error);
-  if (module && module->memory) {
-    static_cast<void>(context->device.memory.release(reinterpret_cast<uint64_t>(module->memory),
-                                                     MemoryKind::MODULE, MemoryKind::MODULE));
-  }
+  const CUresult result = check_link_input(ptx, context->device.memory, &error);
   if (result != CUDA_SUCCESS) {
     write_error(*state, std::string(name ? name : "input") + ": " + error);
     return result;
   }
-  state->text += state->n_inputs++ == 0 ? ptx : without_directives(ptx);
+  state->text += ptx + "\n";
   return CUDA_SUCCESS;
 }
 
@@ -119,6 +101,14 @@ SOFTWARE_GPU_API cuLinkComplete(CUlinkState handle, void** image, size_t* n_byte
   CUlinkState_st* state = find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!image) return CUDA_ERROR_INVALID_VALUE;
+  std::unique_ptr<Module> module;
+  std::string error;
+  const CUresult result = load_module(state->text, context->device.memory, &module, &error);
+  if (module) release_variables(*module, context->device.memory);
+  if (result != CUDA_SUCCESS) {
+    write_error(*state, "linked inputs: " + error);
+    return result == CUDA_ERROR_INVALID_PTX ? CUDA_ERROR_UNKNOWN : result;
+  }
   *image = state->text.data();
   if (n_bytes) *n_bytes = state->text.size() + 1;
   return CUDA_SUCCESS;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "module_loader.h"
+
 namespace software_gpu {
 namespace {
 
@@ -26,9 +28,7 @@ uint64_t number_from_environment(const char* name, uint64_t otherwise, uint64_t 
 }  // namespace
 
 LoadedModule::~LoadedModule() {
-  if (module && module->memory)
-    static_cast<void>(memory->release(reinterpret_cast<uint64_t>(module->memory),
-                                      MemoryKind::MODULE, MemoryKind::MODULE));
+  if (module) release_variables(*module, *memory);
 }
 
 Context::Context(Device& device_) : device(device_), legacy(std::make_shared<Stream>(*this, 0, 0)) {

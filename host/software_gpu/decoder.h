@@ -4,33 +4,15 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <span>
 #include <unordered_map>
 
+#include "modifiers.h"
 #include "program.h"
 #include "ptx_syntax.h"
 
 namespace software_gpu {
-
-/// The dotted parts after an operation's name. Every one must be asked for, or decoding fails.
-class Modifiers {
- public:
-  explicit Modifiers(const ptx::Instruction& source);
-  bool take(std::string_view name);
-  /// Index of the one of `names` that is present, or `otherwise`.
-  int take_one(std::initializer_list<std::string_view> names, int otherwise = -1);
-  Type take_type();  // the next type, left to right; throws when there is none
-  uint8_t take_vector();
-  void ignore(std::initializer_list<std::string_view> names);
-  void require_all_taken() const;
-  [[noreturn]] void fail(const std::string& why) const;
-
- private:
-  const ptx::Instruction& source_;
-  std::vector<std::string_view> left_;
-};
 
 struct Symbol {
   enum class Kind {
@@ -63,9 +45,7 @@ inline constexpr uint64_t MAX_PARAMETER_BYTES = 32764, MAX_LOCAL_BYTES = 512 << 
 class FunctionDecoder {
  public:
   using Lookup = std::function<const Symbol*(std::string_view)>;
-  using FindFunction = std::function<Function*(std::string_view)>;
-  FunctionDecoder(const ptx::Function& source, Function* out, Lookup globals,
-                  FindFunction functions);
+  FunctionDecoder(const ptx::Function& source, Function* out, Lookup globals);
   void decode();
 
   // For the tables of operations.
@@ -79,7 +59,6 @@ class FunctionDecoder {
   /// Set out->a and out->imm from an address operand.
   void address(const ptx::Operand& operand, Instruction* out);
   const Symbol* find(std::string_view name) const;
-  Function* find_function(std::string_view name) const { return functions_(name); }
   uint32_t add_vector(const ptx::Operand& operand, Type type, bool is_destination);
   uint32_t add_call(Call call);
   const std::vector<std::string_view>& targets(std::string_view label) const;
@@ -121,7 +100,6 @@ class FunctionDecoder {
   const ptx::Function& source_;
   Function* out_;
   Lookup globals_;
-  FindFunction functions_;
   std::vector<Scope> scopes_;  // all that ever were: a branch may come before its label
   size_t scope_ = 0;           // the innermost
   std::unordered_map<std::string_view, const std::vector<std::string_view>*> target_lists_;
@@ -149,6 +127,7 @@ using DecodeOperation = void (*)(Decoding&);
 using OperationTable = std::unordered_map<std::string_view, DecodeOperation>;
 void add_integer_operations(OperationTable*);
 void add_bit_operations(OperationTable*);
+void add_move_operations(OperationTable*);
 void add_float_operations(OperationTable*);
 void add_compare_operations(OperationTable*);
 void add_convert_operations(OperationTable*);

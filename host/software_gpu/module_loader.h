@@ -15,4 +15,10 @@ namespace software_gpu {
 [[nodiscard]] CUresult load_module(std::string_view ptx, Memory& memory,
                                    std::unique_ptr<Module>* out, std::string* error);
 
+/// Give the memory of its variables back.
+void release_variables(const Module& module, Memory& memory);
+
+/// Look whether `ptx` can be one of several that are linked: what it lacks others may have.
+[[nodiscard]] CUresult check_link_input(std::string_view ptx, Memory& memory, std::string* error);
+
 }  // namespace software_gpu

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bits: and or xor not cnot shl shr shf lop3 popc clz bfind brev bfe bfi bmsk szext fns prmt, and
-// mov.
+// Bits: and or xor not cnot shl shr shf lop3 popc clz bfind brev bfe bfi bmsk szext fns prmt.
 #include <algorithm>
 
 #include "decoder.h"
@@ -28,10 +27,6 @@ struct Not {
 template <class T>
 struct CNot {
   static T apply(T a) { return a == 0; }
-};
-template <class T>
-struct Move {
-  static T apply(T a) { return a; }
 };
 // Shift amounts are clamped to the width.
 template <class T>
@@ -117,7 +112,6 @@ bool pred_and(bool a, bool b) { return a && b; }
 bool pred_or(bool a, bool b) { return a || b; }
 bool pred_xor(bool a, bool b) { return a != b; }
 bool pred_not(bool a) { return !a; }
-bool pred_move(bool a) { return a; }
 
 uint64_t funnel(uint32_t a, uint32_t b) { return uint64_t{b} << 32 | a; }
 uint32_t shf_left_wrap(uint32_t a, uint32_t b, uint32_t c) {
@@ -299,80 +293,6 @@ void decode_permute(Decoding& d) {
   decode_words(d, mode < 0 ? Map<permute>::run : BY_MODE[mode]);
 }
 
-void pack(Block& block, const Instruction& in, const Lanes& lanes) {
-  uint64_t* d = block.row(in.dst);
-  const std::vector<Row>& parts = block.vector(in);
-  const uint32_t n_bits = 8 * size_bytes(in.type) / static_cast<uint32_t>(parts.size());
-  for_each(lanes, [&](uint32_t i) {
-    uint64_t result = 0;
-    for (size_t k = 0; k < parts.size(); ++k)
-      result |= (block.row(parts[k])[i] & ((1ull << n_bits) - 1)) << (k * n_bits);
-    d[i] = result;
-  });
-}
-
-void unpack(Block& block, const Instruction& in, const Lanes& lanes) {
-  const uint64_t* a = block.row(in.a);
-  const std::vector<Row>& parts = block.vector(in);
-  const uint32_t n_bits = 8 * size_bytes(in.type) / static_cast<uint32_t>(parts.size());
-  for_each(lanes, [&](uint32_t i) {
-    const uint64_t value = a[i];
-    for (size_t k = 0; k < parts.size(); ++k)
-      block.row(parts[k])[i] = value >> (k * n_bits) & ((1ull << n_bits) - 1);
-  });
-}
-
-uint64_t read_clock() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
-}
-
-void clock_value(Block& block, const Instruction& in, const Lanes& lanes) {
-  uint64_t* d = block.row(in.dst);
-  const uint64_t now = read_clock() >> in.imm;
-  for_each(lanes, [=](uint32_t i) { d[i] = now; });
-}
-
-/// The parts that a mov takes apart or puts together.
-uint32_t parts(Decoding& d, size_t i, Type type, bool is_destination) {
-  const size_t n = d.operand(i).elements.size();
-  if ((n != 2 && n != 4 && n != 8) || n > size_bytes(type)) d.fail("wrong number of elements");
-  return d.decoder.add_vector(d.operand(i), type, is_destination);
-}
-
-void decode_mov(Decoding& d) {
-  using Kind = ptx::Operand::Kind;
-  const Type type = d.modifiers.take_type();
-  d.out.type = type;
-  const std::string_view name = d.operand(1).name;
-  if (d.operand(1).kind == Kind::VECTOR) {
-    d.set_dst();
-    d.out.extra = parts(d, 1, type, false);
-    d.out.handler = pack;
-  } else if (d.operand(0).kind == Kind::VECTOR) {
-    d.out.a = d.value(1, type);
-    d.out.extra = parts(d, 0, type, true);
-    d.out.handler = unpack;
-  } else if (name == "%clock" || name == "%clock64" || name == "%clock_hi" ||
-             name == "%globaltimer" || name == "%globaltimer_lo" || name == "%globaltimer_hi") {
-    d.set_dst();
-    d.out.imm = name.ends_with("_hi") ? 32 : 0;
-    d.out.handler = clock_value;
-  } else {
-    d.set_dst();
-    d.out.a = d.value(1, type);
-    if (type == Type::PRED)
-      d.out.handler = Map<pred_move>::run;
-    else if (size_bytes(type) == 8)
-      d.out.handler = Map<Move<uint64_t>::apply>::run;
-    else if (size_bytes(type) == 4)
-      d.out.handler = Map<Move<uint32_t>::apply>::run;
-    else if (size_bytes(type) == 2)
-      d.out.handler = Map<Move<uint16_t>::apply>::run;
-  }
-}
-
 }  // namespace
 
 void add_bit_operations(OperationTable* table) {
@@ -395,7 +315,6 @@ void add_bit_operations(OperationTable* table) {
   t["szext"] = decode_extend;
   t["fns"] = [](Decoding& d) { decode_words(d, Map<find_nth_set>::run); };
   t["prmt"] = decode_permute;
-  t["mov"] = decode_mov;
 }
 
 }  // namespace software_gpu

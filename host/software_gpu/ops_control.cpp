@@ -57,10 +57,9 @@ void decode_call(Decoding& d) {
     call.pointer = static_cast<Row>(symbol->value);
     d.decoder.function().makes_calls = true;
   } else {
-    const Function* function = d.decoder.find_function(callee.name);
-    if (!function)
+    if (!symbol || symbol->kind != Symbol::Kind::FUNCTION)
       d.fail("function '" + std::string(callee.name) + "' is not provided by the software GPU");
-    call.callee = function;
+    call.callee = reinterpret_cast<const Function*>(symbol->value);
     d.decoder.function().makes_calls = true;
   }
   d.out.extra = d.decoder.add_call(std::move(call));

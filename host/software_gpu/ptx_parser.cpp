@@ -12,6 +12,11 @@ namespace {
 // Times another dimension's length it still is a 64-bit number.
 constexpr uint64_t MAX_ELEMENTS = 1ull << 32;
 
+const std::map<std::string_view, Linkage> LINKAGES = {{".extern", Linkage::EXTERN},
+                                                      {".common", Linkage::COMMON},
+                                                      {".weak", Linkage::WEAK},
+                                                      {".visible", Linkage::VISIBLE}};
+
 class Parser : private Cursor {
  public:
   explicit Parser(std::string_view text) : Cursor(tokenize(text)) {}
@@ -153,9 +158,10 @@ class Parser : private Cursor {
   }
 
   template <class Add>
-  void variables(std::string_view space, bool is_extern, Add add) {
+  void variables(std::string_view space, Linkage linkage, Add add) {
     Variable first = variable(space);
-    first.is_extern = is_extern;
+    first.linkage = linkage;
+    first.input = input_;
     add(first);
     while (accept(",")) {
       Variable next = first;
@@ -181,9 +187,11 @@ class Parser : private Cursor {
     return result;
   }
 
-  void function(bool is_entry) {
+  void function(bool is_entry, Linkage linkage) {
     Function result;
     result.is_entry = is_entry;
+    result.linkage = linkage;
+    result.input = input_;
     result.line = peek().line;
     if (!is_entry && is("(")) result.results = parameter_list();
     result.name = word();
@@ -193,6 +201,7 @@ class Parser : private Cursor {
       module_.functions.push_back(std::move(result));
       return;
     }
+    if (linkage == Linkage::EXTERN) fail("an extern function with a body");
     result.has_body = true;
     body(&result);
     module_.functions.push_back(std::move(result));
@@ -236,7 +245,7 @@ class Parser : private Cursor {
         continue;
       } else if (peek().kind == Token::Kind::WORD && peek().text[0] == '.') {
         const std::string_view space = word().substr(1);
-        variables(space, false, [&](const Variable& variable) {
+        variables(space, Linkage::LOCAL, [&](const Variable& variable) {
           Statement declaration{};
           declaration.kind = Statement::Kind::VARIABLE;
           declaration.variable = variable;
@@ -255,14 +264,14 @@ class Parser : private Cursor {
 
   /// After ".loc": file, line, column; then what it was inlined into, which is not kept.
   void location() {
-    place_.file = positive();
+    place_.file = first_file_ + positive();
     place_.line = positive();
     if (peek().kind == Token::Kind::NUMBER) skip_line();
   }
 
   /// After ".file": number, name; then, perhaps, its time and size.
   void source_file() {
-    const uint32_t number = positive();
+    const uint32_t number = first_file_ + positive();
     if (peek().kind != Token::Kind::STRING) fail("expected the name of a file");
     module_.files[number] = peek().text;
     skip_line();
@@ -285,22 +294,28 @@ class Parser : private Cursor {
     return statement;
   }
 
+  /// Begins an input of the linker, or the only one.
+  void version(uint32_t line) {
+    // 9.0 is CUDA 13.0's: the release that this driver says it is of.
+    const std::string_view version = take().text;
+    int major = 0;
+    std::from_chars(version.data(), version.data() + version.size(), major);
+    if (major > 9 || (major == 9 && version != "9.0" && version != "9"))
+      throw NewerVersion(line, "PTX version " + std::string(version) + " is newer than 9.0");
+    ++input_;
+    if (!module_.files.empty()) first_file_ = module_.files.rbegin()->first;
+  }
+
   void module_item() {
     const Token token = take();
     std::string_view text = token.text;
-    bool is_extern = false;
-    while (text == ".extern" || text == ".visible" || text == ".weak" || text == ".common") {
-      is_extern |= text == ".extern";
+    Linkage linkage = Linkage::LOCAL;
+    for (auto it = LINKAGES.find(text); it != LINKAGES.end(); it = LINKAGES.find(text)) {
+      linkage = it->second;
       text = take().text;
     }
     if (text == ".version") {
-      // 9.0 is CUDA 13.0's: the release that this driver says it is of.
-      const std::string_view version = take().text;
-      int major = 0;
-      std::from_chars(version.data(), version.data() + version.size(), major);
-      if (major > 9 || (major == 9 && version != "9.0" && version != "9"))
-        throw NewerVersion(token.line,
-                           "PTX version " + std::string(version) + " is newer than 9.0");
+      version(token.line);
     } else if (text == ".target" || text == ".address_size") {
       skip_line();
     } else if (text == ".file") {
@@ -317,9 +332,9 @@ class Parser : private Cursor {
         depth += inner.text == "{" ? 1 : inner.text == "}" ? -1 : 0;
       }
     } else if (text == ".entry" || text == ".func") {
-      function(text == ".entry");
+      function(text == ".entry", linkage);
     } else if (text == ".global" || text == ".const" || text == ".shared") {
-      variables(text.substr(1), is_extern,
+      variables(text.substr(1), linkage,
                 [&](const Variable& v) { module_.variables.push_back(v); });
     } else {
       throw Error(token.line, "unexpected '" + std::string(token.text) + "'");
@@ -327,7 +342,9 @@ class Parser : private Cursor {
   }
 
   Module module_;
-  SourcePlace place_;  // of the instructions that follow
+  SourcePlace place_;        // of the instructions that follow
+  uint32_t input_ = 1;       // that is being read
+  uint32_t first_file_ = 0;  // added to its numbers of files
 };
 
 }  // namespace

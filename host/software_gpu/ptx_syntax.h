@@ -44,6 +44,9 @@ struct Instruction {
   std::vector<Operand> operands;
 };
 
+/// Who else may mean a thing by its name: only its own input, or all that are linked with it.
+enum class Linkage { LOCAL, EXTERN, COMMON, WEAK, VISIBLE };
+
 /// A value of an initialiser: a number (already of the element type) or symbol + offset.
 struct Initialiser {
   std::string_view symbol;
@@ -60,7 +63,8 @@ struct Variable {
   uint32_t align_bytes = 0;  // 0: natural
   uint64_t n_elements = 1;
   bool is_array = false;
-  bool is_extern = false;
+  Linkage linkage = Linkage::LOCAL;
+  uint32_t input = 0;        // that it is of, from 1: each .version begins another
   uint32_t n_registers = 0;  // ".reg .b32 %r<6>": 6; 0 for a single one
   std::vector<Initialiser> initialisers;
   uint64_t size_bytes() const { return n_elements * n_vector * software_gpu::size_bytes(type); }
@@ -78,6 +82,8 @@ struct Statement {
 struct Function {
   uint32_t line = 0;
   std::string_view name;
+  Linkage linkage = Linkage::LOCAL;
+  uint32_t input = 0;
   bool is_entry = false;
   bool has_body = false;
   std::vector<Variable> parameters, results;

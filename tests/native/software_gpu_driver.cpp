@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API of the software GPU: images, faults, order of work, events, capture, graphs.
+// The driver API of the software GPU: faults, order of work, events, capture, graphs.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,8 +7,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "software_gpu_test.h"
@@ -46,119 +44,7 @@ struct Gate {
   }
 };
 
-CUresult load(const std::string& text, std::string* log = nullptr) {
-  char buffer[256] = {};
-  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  void* values[] = {buffer, reinterpret_cast<void*>(sizeof buffer)};
-  CUmodule module;
-  const CUresult result = cuModuleLoadDataEx(&module, (HEADER + text).c_str(), 2, options, values);
-  if (log) *log = buffer;
-  return result;
-}
-
-std::string bytes_of_file(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), "cannot read ", path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 }  // namespace
-
-TEST_CASE("what cannot run is refused with its line") {
-  Gpu gpu;
-  std::string log;
-  const std::string body = ".visible .entry k() {\n.reg .b32 %r<3>;\n";
-  CHECK_EQ(load(body + "wmma.load.a.sync %r1;\nret;\n}", &log), CUDA_ERROR_INVALID_PTX);
-  CHECK_MESSAGE(log.find("line 6") != std::string::npos, log);
-  CHECK_MESSAGE(log.find("wmma.load.a.sync") != std::string::npos, log);
-  CHECK_EQ(load(body + "add.u32.wrong %r1, %r1, 1;\nret;\n}", &log), CUDA_ERROR_INVALID_PTX);
-  CHECK_MESSAGE(log.find(".wrong") != std::string::npos, log);
-  CHECK_EQ(load(body + "add.u32 %r1, %r7, 1;\nret;\n}"), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(body + "bra NOWHERE;\n}"), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(body + "ret;\n"), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load("nonsense"), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(body + "call missing;\n}"), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(body + "ret;\n}"), CUDA_SUCCESS);
-}
-
-TEST_CASE("PTX that asks for what it does not have is refused") {
-  Gpu gpu;
-  const std::string entry = ".visible .entry k(.param .u32 a) {\n.reg .b32 %r<3>;\n";
-  const std::string bodies[] = {
-      "ld.param.u32 %r1, [a-4];",                           // before the parameters
-      "ld.param.u32 %r1, [a+4];",                           // behind them
-      "{ .param .b32 p; st.param.b32 [p+8], %r1; }",        // another one's rows
-      "L: L: bra L;",                                       // one label, two places
-      "mov.b32 {}, %r1;",                                   // no parts
-      ".local .b8 big[4294967295]; .local .b8 more[9];",    // more than 32 bits count
-      ".shared .b8 big[4294967295]; .shared .b8 more[9];",  //
-      ".reg .b32 %many<1048577>;",                          //
-      ".local .align 3 .b8 odd[4];"};
-  for (const std::string& body : bodies)
-    CHECK_MESSAGE(load(entry + body + "\nret;\n}") == CUDA_ERROR_INVALID_PTX, body);
-  const std::string empty = "() { ret; }\n";
-  CHECK_EQ(load(".entry k" + empty + ".entry k" + empty), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(".entry k" + empty + ".global .b32 k = 7;"), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(".global .b8 g[4294967295][4294967295][4294967295];"), CUDA_ERROR_INVALID_PTX);
-  const std::string deep(200'000, '{');
-  CHECK_EQ(load(".global .b32 g[] = " + deep), CUDA_ERROR_INVALID_PTX);
-  CHECK_EQ(load(entry + "mov.b32 %r1, " + deep), CUDA_ERROR_INVALID_PTX);
-}
-
-TEST_CASE("a label belongs to its scope") {
-  Gpu gpu;
-  Buffer<uint32_t> out({0});
-  const CUfunction k = gpu.kernel(R"(
-.visible .entry k(.param .u64 to) {
-  .reg .b64 %rd<3>; .reg .b32 %r<3>;
-  ld.param.u64 %rd1, [to]; mov.u32 %r1, 0;
-  { bra L; add.u32 %r1, %r1, 1; L: add.u32 %r1, %r1, 16; }
-  { bra L; add.u32 %r1, %r1, 1; L: add.u32 %r1, %r1, 32; }
-  st.global.u32 [%rd1], %r1;
-  ret;
-})");
-  CU(gpu.launch(k, 1, 1, nullptr, out.pointer));
-  CU(cuCtxSynchronize());
-  CHECK_EQ(out.read().front(), 48);
-}
-
-TEST_CASE("images: fat binaries of all kinds, machine code only, damaged ones") {
-  Gpu gpu;
-  for (const char* path : {KVGPU_FATBIN_PLAIN, KVGPU_FATBIN_ZSTD, KVGPU_FATBIN_LZ4}) {
-    CAPTURE(path);
-    const std::string image = bytes_of_file(path);
-    CUlibrary library;
-    CU(cuLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
-    unsigned n_kernels = 0;
-    CU(cuLibraryGetKernelCount(&n_kernels, library));
-    CHECK_EQ(n_kernels, 5);
-    CUkernel kernel;
-    CU(cuLibraryGetKernel(&kernel, library, "_Z3addPKfS0_Pfi"));
-    size_t offset = 0, n_bytes = 0;
-    CU(cuKernelGetParamInfo(kernel, 3, &offset, &n_bytes));
-    CHECK_EQ(offset, 24);
-    CHECK_EQ(n_bytes, 4);
-    CHECK_EQ(cuKernelGetParamInfo(kernel, 4, &offset, &n_bytes), CUDA_ERROR_INVALID_VALUE);
-    Buffer<float> a({1, 2, 3}), b({0.5f, 0.25f, 0.125f}), c({0, 0, 0});
-    int n = 3;
-    void* arguments[] = {&a.pointer, &b.pointer, &c.pointer, &n};
-    CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 32, 1, 1, 0, nullptr,
-                      arguments, nullptr));
-    CHECK_EQ(c.read(), std::vector<float>{1.5f, 2.25f, 3.125f});
-    CU(cuLibraryUnload(library));
-  }
-  CUmodule module;
-  const std::string machine_code = bytes_of_file(KVGPU_FATBIN_MACHINE_CODE);
-  CHECK_EQ(cuModuleLoadData(&module, machine_code.data()), CUDA_ERROR_NO_BINARY_FOR_GPU);
-  CHECK_EQ(cuModuleLoadData(&module,
-                            "\x7f"
-                            "ELF\2\1\1"),
-           CUDA_ERROR_NO_BINARY_FOR_GPU);
-  CHECK_EQ(cuModuleLoadData(&module, ""), CUDA_ERROR_INVALID_IMAGE);
-  std::string damaged = bytes_of_file(KVGPU_FATBIN_ZSTD);
-  memset(damaged.data() + 120, 0x55, 40);
-  CHECK_NE(cuModuleLoadData(&module, damaged.data()), CUDA_SUCCESS);
-}
 
 TEST_CASE("a fault sticks, hurts nobody, and a new context is clean") {
   for (const uint64_t offset : {uint64_t{1} << 40, uint64_t{4096}, uint64_t{2}}) {
