@@ -50,11 +50,8 @@ inline float widen_16(uint16_t bits) {
          std::ldexp(static_cast<float>(fraction | 1 << MANTISSA), exponent - BIAS - MANTISSA);
 }
 
-/// The smallest normal number.
-template <class H>
-inline constexpr double SMALLEST_NORMAL;
-
 struct Half {
+  static constexpr double SMALLEST_NORMAL = 0x1p-14;
   uint16_t bits;
   static Half from(double value, int rounding = RN) {
     return {round_to_16<10, 15>(value, rounding)};
@@ -63,17 +60,13 @@ struct Half {
 };
 
 struct Bfloat {
+  static constexpr double SMALLEST_NORMAL = 0x1p-126;
   uint16_t bits;
   static Bfloat from(double value, int rounding = RN) {
     return {round_to_16<7, 127>(value, rounding)};
   }
   operator float() const { return widen_16<7, 127>(bits); }
 };
-
-template <>
-inline constexpr double SMALLEST_NORMAL<Half> = 0x1p-14;
-template <>
-inline constexpr double SMALLEST_NORMAL<Bfloat> = 0x1p-126;
 
 /// The NaN that PTX's operations on .f32 make; other values stay what they are.
 template <class T>

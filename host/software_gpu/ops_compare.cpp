@@ -35,7 +35,7 @@ T load(uint64_t slot, bool flush) {
   if constexpr (std::is_same_v<T, float>)
     if (flush && std::fpclassify(value) == FP_SUBNORMAL) return std::copysign(0.0f, value);
   if constexpr (std::is_same_v<T, Half>)
-    if (flush && std::fabs(float{value}) < SMALLEST_NORMAL<Half>) return T{0};
+    if (flush && std::fabs(float{value}) < Half::SMALLEST_NORMAL) return T{0};
   return value;
 }
 

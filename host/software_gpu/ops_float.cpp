@@ -145,7 +145,7 @@ struct Careful<F> {
 /// The same for a number of a 16-bit type.
 template <class H>
 double flushed(double value) {
-  return std::fabs(value) < SMALLEST_NORMAL<H> ? std::copysign(0.0, value) : value;
+  return std::fabs(value) < H::SMALLEST_NORMAL ? std::copysign(0.0, value) : value;
 }
 
 /// f16, bf16 and their pairs, on one or two numbers per slot.

@@ -66,7 +66,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A copy without anything behind it: reading on is seen.
   const std::unique_ptr<char[]> text(new char[size]);
   std::copy(data, data + size, text.get());
+  const CUresult as_input = check_link_input({text.get(), size}, memory, &error);
   const CUresult result = load_module({text.get(), size}, memory, &module, &error);
+  require(result != CUDA_SUCCESS || as_input == CUDA_SUCCESS);
   require((result == CUDA_SUCCESS) == (module != nullptr));
   if (result != CUDA_SUCCESS) return 0;
   require(error.empty());

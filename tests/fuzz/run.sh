@@ -15,6 +15,7 @@ case $target in
   *) $build/tests/fuzz/fuzz_seeds "$seeds" ;;
 esac
 if [[ $target == ptx ]]; then
+  cat "$seeds"/{spin,capture}.ptx >"$seeds/linked.ptx"  # what the linker makes
   cat "$seeds"/*.ptx | grep -oE '[.%]?[a-z_][a-z0-9_.]*' | sort -u | sed 's/.*/"&"/' >$build/ptx.dict
   options+=("-dict=$build/ptx.dict")
 fi
