@@ -66,8 +66,8 @@ class Loader {
       if (function.has_body) choose(function, linkage(function), 0);
   }
 
-  /// In an input a name stands for one thing. Among inputs it is as a linker has it: the one that
-  /// is not weak, else the largest, else the first.
+  /// In an input a name stands for one thing. Among inputs it is as nvlink has it: the strongest,
+  /// of those the first, or the largest if they are common.
   template <class Item>
   void choose(const Item& item, ptx::Linkage linkage, uint64_t size_bytes) {
     if (linkage == ptx::Linkage::EXTERN) return;
@@ -77,10 +77,14 @@ class Loader {
     const auto [there, is_new] = definitions_.emplace(item.name, definition);
     if (is_new) return;
     Definition& earlier = there->second;
-    const bool is_strong = linkage == ptx::Linkage::VISIBLE,
-               was_strong = earlier.linkage == ptx::Linkage::VISIBLE;
-    if (is_strong && was_strong) fail_twice(item.name, item.line);
-    if (is_strong || (!was_strong && size_bytes > earlier.size_bytes)) earlier = definition;
+    const auto both_are = [&](ptx::Linkage kind) {
+      return linkage == kind && earlier.linkage == kind;
+    };
+    if (both_are(ptx::Linkage::VISIBLE)) fail_twice(item.name, item.line);
+    const bool may_differ = both_are(ptx::Linkage::COMMON);
+    if (size_bytes != earlier.size_bytes && !may_differ)
+      throw ptx::Error(item.line, "the size of " + quoted(item.name) + " is not what it was");
+    if (linkage > earlier.linkage || size_bytes > earlier.size_bytes) earlier = definition;
   }
 
   /// The host finds every kernel by its name.

@@ -45,6 +45,7 @@ struct Instruction {
 };
 
 /// Who else may mean a thing by its name: only its own input, or all that are linked with it.
+/// Of several definitions the last kind of these is taken.
 enum class Linkage { LOCAL, EXTERN, COMMON, WEAK, VISIBLE };
 
 /// A value of an initialiser: a number (already of the element type) or symbol + offset.

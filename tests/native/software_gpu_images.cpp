@@ -207,6 +207,14 @@ TEST_CASE("linked inputs: names of their own, weak ones, those of each other") {
     CU(cuMemcpyDtoH(&value, pointer, sizeof value));
     CHECK_EQ(value, 1);
   }
+  SUBCASE("of common ones the largest is everybody's") {
+    CU(link({".common .global .u32 c;", ".common .global .u32 c[3];", ".common .global .u32 c[2];"},
+            &module));
+    CUdeviceptr pointer;
+    size_t n_bytes = 0;
+    CU(cuModuleGetGlobal(&pointer, &n_bytes, module, "c"));
+    CHECK_EQ(n_bytes, 12);
+  }
   SUBCASE("an input uses what another defines") {
     CU(link({".extern .func (.param .b32 r) helper();\n.extern .global .u32 g;\n" +
                  storing("a", take) + storing("b", "ld.global.u32 %r1, [g];"),
@@ -230,6 +238,9 @@ TEST_CASE("linked inputs that do not go together are refused") {
   CHECK_EQ(link({strong, strong}, &module, &log), CUDA_ERROR_UNKNOWN);
   CHECK_MESSAGE(log.find("'helper' is defined twice") != std::string::npos, log);
   CHECK_EQ(link({strong, ".visible .global .u32 helper;"}, &module), CUDA_ERROR_UNKNOWN);
+  CHECK_EQ(link({".weak .global .u32 w;", ".weak .global .u32 w[2];"}, &module, &log),
+           CUDA_ERROR_UNKNOWN);
+  CHECK_MESSAGE(log.find("size of 'w'") != std::string::npos, log);
   CHECK_EQ(link({".extern .global .u32 g;" + storing("a", "ld.global.u32 %r1, [g];")}, &module),
            CUDA_ERROR_UNKNOWN);
   CHECK_EQ(link({caller, ".visible .func helper() { ret; }\n"}, &module), CUDA_ERROR_UNKNOWN);

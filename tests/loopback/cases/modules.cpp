@@ -194,6 +194,48 @@ TEST_CASE("module: the JIT linker makes an image of two inputs") {
   CU(cuLinkDestroy(state));
 }
 
+TEST_CASE("module: linked inputs have names of their own, and use each other's") {
+  const Gpu gpu;
+  const std::string header = ".version 8.0\n.target sm_80\n.address_size 64\n";
+  const auto entry = [](const std::string& name, const std::string& code) {
+    return ".visible .entry " + name +
+           "(.param .u64 out)\n{\n.reg .u64 %rd<3>;\n.reg .u32 %r<4>;\n"
+           "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\n"
+           "ld.global.u32 %r1, [own];\nld.global.u32 %r2, [both];\nadd.u32 %r1, %r1, %r2;\n" +
+           code + "st.global.u32 [%rd2], %r1;\nret;\n}\n";
+  };
+  std::string inputs[] = {
+      header +
+          ".extern .func (.param .b32 result) from_second();\n"
+          ".weak .global .align 4 .u32 both = 40;\n.global .align 4 .u32 own = 1;\n" +
+          entry("first",
+                "{\n.param .b32 result;\ncall.uni (result), from_second, ();\n"
+                "ld.param.b32 %r3, [result];\n}\nadd.u32 %r1, %r1, %r3;\n"),
+      header +
+          ".weak .global .align 4 .u32 both = 40;\n.global .align 4 .u32 own = 2;\n"
+          ".visible .func (.param .b32 result) from_second()\n{\n.reg .u32 %r<3>;\n"
+          "ld.global.u32 %r1, [own];\nmul.lo.u32 %r2, %r1, 100;\n"
+          "st.param.b32 [result], %r2;\nret;\n}\n" +
+          entry("second", "")};
+  CUlinkState state;
+  CU(cuLinkCreate(0, nullptr, nullptr, &state));
+  for (std::string& input : inputs)
+    CU(cuLinkAddData(state, CU_JIT_INPUT_PTX, input.data(), input.size() + 1, nullptr, 0, nullptr,
+                     nullptr));
+  void* image = nullptr;
+  size_t bytes = 0;
+  CU(cuLinkComplete(state, &image, &bytes));
+  CUmodule module;
+  CU(cuModuleLoadData(&module, image));
+  CUfunction function;
+  CU(cuModuleGetFunction(&function, module, "first"));
+  check_runs(function, 241);
+  CU(cuModuleGetFunction(&function, module, "second"));
+  check_runs(function, 42);
+  CU(cuModuleUnload(module));
+  CU(cuLinkDestroy(state));
+}
+
 TEST_CASE("attribute: of functions and kernels, set and read back; configuration, loading") {
   const Gpu gpu;
   const CUfunction function = gpu.function("add_one");
