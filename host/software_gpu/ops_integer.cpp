@@ -155,7 +155,8 @@ int32_t mad24_hi_saturated(int32_t a, int32_t b, int32_t c) {
 template <class A, class B, int N, int FIRST>
 uint32_t dot_product(uint32_t a, uint32_t b, uint32_t c) {
   for (int i = 0; i < N; ++i) {
-    const int64_t x = static_cast<A>(a >> (32 / N * i)), y = static_cast<B>(b >> (8 * (FIRST + i)));
+    const A x = static_cast<A>(a >> (32 / N * i));
+    const B y = static_cast<B>(b >> (8 * (FIRST + i)));
     c += static_cast<uint32_t>(x * y);
   }
   return c;
