@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
+#   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   life      kvgpud and workers killed under programs that compute, forks, exits, waits
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   blocking  those of them in which a stream or a call waits and others must go on
@@ -75,17 +76,45 @@ compare() { # PROGRAM LOG COMMAND...: natively, then remoted
     "sha256 $(sha256sum "$1" | cut -d' ' -f1)"
 }
 
+# bench, spin and steady have parts of their own, bugs and speed are for the software GPU; CMake's files
+# are no programs.
+program_names() {
+  find "$programs_dir" -maxdepth 1 -type f -executable -printf '%f\n' |
+    grep -vxE 'bench|bugs|speed|spin|steady' | sort | grep . ||
+    die "no programs in $programs_dir: run make build"
+}
+
 part_programs() {
-  local failed=0 n=0 path name
+  local failed=0 name names
   mkdir -p "$out/programs"
-  for path in "$programs_dir"/*; do
-    name=$(basename "$path")
-    # bench, spin and steady have parts of their own, bugs and speed are for the software GPU; CMake's files are no programs.
-    [[ -f $path && -x $path && ! $name =~ ^(bench|bugs|speed|spin|steady)$ ]] || continue
-    n=$((n + 1))
-    compare "$name" "$out/programs/$name" "$path" || failed=1
+  names=$(program_names)
+  for name in $names; do
+    compare "$name" "$out/programs/$name" "$programs_dir/$name" || failed=1
   done
-  [[ $n -gt 0 ]] || die "no programs in $programs_dir: run make build"
+  return $failed
+}
+
+# From the PTX that the software GPU reads, too, not from machine code that nvcc made.
+part_record() {
+  local failed=0 name names recorded log
+  mkdir -p "$out/record"
+  names=$(program_names)
+  for name in $names; do
+    log=$out/record/$name recorded=tests/data/recorded/$name.txt
+    CUDA_FORCE_PTX_JIT=1 RAW_RESULTS=$log.raw run_one "$log" "$programs_dir/$name"
+    { echo "# $(<"$out/gpu.txt")" && stable_lines "$log.out"; } >"$log.txt"
+    if [[ $(<"$log.status") -ne 0 ]]; then
+      echo "FAILED  $name: exit status $(<"$log.status")"
+      tail -n 20 "$log.out" "$log.err"
+      failed=1
+    elif [[ ! -e $recorded ]]; then
+      mkdir -p "$(dirname "$recorded")"
+      cp "$log.txt" "$recorded"
+      echo "new     $recorded"
+    else
+      "$python" -P tests/framework/recorded.py "$recorded" "$log.txt" || failed=1
+    fi
+  done
   return $failed
 }
 
@@ -176,13 +205,13 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs cases runtimes starts life bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record cases runtimes starts life bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, cases, blocking, runtimes, starts, life, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, cases, blocking, runtimes, starts, life, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

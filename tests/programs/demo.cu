@@ -202,7 +202,7 @@ static void captured_graph() {
 int main() {
   cudaDeviceProp properties;
   CHECK(cudaGetDeviceProperties(&properties, 0));
-  printf("device: %s\n", properties.name);
+  printf("# device: %s\n", properties.name);
   vector_add();
   matrix_product();
   reduction();
