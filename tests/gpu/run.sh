@@ -3,6 +3,7 @@
 # run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
+#   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
 #   life      kvgpud and workers killed under programs that compute, forks, exits, waits
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   blocking  those of them in which a stream or a call waits and others must go on
@@ -139,6 +140,14 @@ part_runtimes() {
   return $failed
 }
 
+part_oracles() {
+  mkdir -p "$out"
+  "$python" -P tests/gpu/oracles.py >"$out/oracles.txt" && tail -n 1 "$out/oracles.txt" && return
+  grep -v "^REFUSED" "$out/oracles.txt" | cut -c 1-300 | head -n 40
+  grep -c "^REFUSED" "$out/oracles.txt" | sed 's/^/refused: /'
+  return 1
+}
+
 part_life() { "$python" tests/gpu/life.py 60; }
 
 part_cases() { run_cases '*'; }
@@ -205,13 +214,13 @@ part_vm() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record cases runtimes starts life bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases runtimes starts life bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, cases, blocking, runtimes, starts, life, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?
