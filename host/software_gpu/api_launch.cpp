@@ -11,6 +11,7 @@ using namespace software_gpu;
 namespace {
 
 constexpr uint32_t MAX_GRID_YZ = 65535;
+constexpr uint64_t GRID_WORKSPACE_BYTES = 8;  // grid_workspace of cooperative_groups/details
 std::atomic<uint64_t> next_launch_id{1};
 
 struct Configuration {
@@ -111,12 +112,20 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
     launch->block = configuration.block;
     launch->dynamic_shared_bytes = configuration.shared_bytes;
     launch->cooperative = configuration.cooperative;
+    Memory& memory = c.device.memory;
+    if (launch->cooperative)
+      RETURN_IF_FAILED(
+          memory.allocate(GRID_WORKSPACE_BYTES, MemoryKind::MODULE, 0, &launch->grid_workspace));
     launch->id = next_launch_id.fetch_add(1);
     launch->parameters = parameters;
-    launch->memory = c.device.memory.snapshot();
+    launch->memory = memory.snapshot();
     launch->module = module.get();
     launch->printed = &c.printed;
-    return run_launch(launch);
+    const CUresult result = run_launch(launch);
+    if (launch->cooperative)
+      RETURN_IF_FAILED(
+          memory.release(launch->grid_workspace, MemoryKind::MODULE, MemoryKind::MODULE));
+    return result;
   };
   return CUDA_SUCCESS;
 }

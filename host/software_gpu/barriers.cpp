@@ -125,17 +125,15 @@ void Block::step_warp(const Instruction& in) {
     }
   }
   const Lanes lanes = in.predicate == NO_ROW ? current_.view() : active_lanes(in);
-  std::vector<uint16_t> absent;  // threads whose warp is not complete yet
+  std::vector<uint16_t> absent;  // threads whose mask is not complete yet
   if (lanes.count != 0 && in.d != NO_ROW && !force_warp_) {
     const uint64_t* member_mask = row(in.d);
-    uint32_t needed[32] = {}, present[32] = {}, live[32];
+    uint32_t present[32] = {}, live[32];
     for (uint32_t warp = 0; warp * 32 < n_threads_; ++warp) live[warp] = warp_live_mask(warp);
+    for_each(lanes, [&](uint32_t lane) { present[lane / 32] |= 1u << lane % 32; });
     for_each(lanes, [&](uint32_t lane) {
-      present[lane / 32] |= 1u << lane % 32;
-      needed[lane / 32] |= static_cast<uint32_t>(member_mask[lane]) & live[lane / 32];
-    });
-    for_each(lanes, [&](uint32_t lane) {
-      if (needed[lane / 32] & ~present[lane / 32]) absent.push_back(static_cast<uint16_t>(lane));
+      const auto needed = static_cast<uint32_t>(member_mask[lane]) & live[lane / 32];
+      if (needed & ~present[lane / 32]) absent.push_back(static_cast<uint16_t>(lane));
     });
   }
   if (!absent.empty()) {

@@ -137,6 +137,10 @@ uint64_t Block::constant_value(const Constant& constant, uint32_t lane, const Fr
       return launch_.dynamic_shared_bytes;
     case Kind::TOTAL_SHARED_BYTES:
       return shared_bytes_;
+    case Kind::GRID_WORKSPACE_HIGH:
+      return launch_.grid_workspace >> 32;
+    case Kind::GRID_WORKSPACE_LOW:
+      return launch_.grid_workspace & 0xffffffff;
   }
   return 0;
 }

@@ -54,7 +54,10 @@ const std::map<std::string_view, Constant::Kind> SPECIAL_REGISTERS = {
     {"%nsmid", Constant::Kind::NSMID},
     {"%gridid", Constant::Kind::GRIDID},
     {"%dynamic_smem_size", Constant::Kind::DYNAMIC_SHARED_BYTES},
-    {"%total_smem_size", Constant::Kind::TOTAL_SHARED_BYTES}};
+    {"%total_smem_size", Constant::Kind::TOTAL_SHARED_BYTES},
+    // What cooperative_groups.h reads in them.
+    {"%envreg1", Constant::Kind::GRID_WORKSPACE_HIGH},
+    {"%envreg2", Constant::Kind::GRID_WORKSPACE_LOW}};
 
 constexpr uint64_t MAX_ROWS = 1 << 20;
 

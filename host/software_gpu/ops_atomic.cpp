@@ -46,7 +46,7 @@ uint32_t add_pair(uint32_t old, uint32_t b) {
   return result;
 }
 
-/// F computes the new word from the old one and the operands, all as raw bits.
+/// F computes the new word from its address, the old one and the operands, all as raw bits.
 template <class U, class F>
 void update(Block& block, const Instruction& in, const Lanes& lanes, F compute) {
   uint64_t* d = block.row(in.dst);
@@ -58,9 +58,9 @@ void update(Block& block, const Instruction& in, const Lanes& lanes, F compute) 
     if (!at) return;
     U* word = reinterpret_cast<U*>(at);
     U old = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(word, &old,
-                                        compute(old, static_cast<U>(b[i]), static_cast<U>(c[i])),
-                                        false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+    while (!__atomic_compare_exchange_n(
+        word, &old, compute(at, old, static_cast<U>(b[i]), static_cast<U>(c[i])), false,
+        __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
     }
     d[i] = old;
   });
@@ -69,7 +69,7 @@ void update(Block& block, const Instruction& in, const Lanes& lanes, F compute) 
 template <int K, class T>
 void atomic(Block& block, const Instruction& in, const Lanes& lanes) {
   using U = typename UnsignedOf<sizeof(T)>::type;
-  update<U>(block, in, lanes, [](U old, U b, U c) {
+  update<U>(block, in, lanes, [](const char*, U old, U b, U c) {
     return std::bit_cast<U>(
         combine<K, T>(std::bit_cast<T>(old), std::bit_cast<T>(b), std::bit_cast<T>(c)));
   });
@@ -77,14 +77,29 @@ void atomic(Block& block, const Instruction& in, const Lanes& lanes) {
 
 template <class H>
 void atomic_add_pair(Block& block, const Instruction& in, const Lanes& lanes) {
-  update<uint32_t>(block, in, lanes,
-                   [](uint32_t old, uint32_t b, uint32_t) { return add_pair<H>(old, b); });
+  update<uint32_t>(block, in, lanes, [](const char*, uint32_t old, uint32_t b, uint32_t) {
+    return add_pair<H>(old, b);
+  });
 }
 
 template <class H>
 void atomic_add_half(Block& block, const Instruction& in, const Lanes& lanes) {
-  update<uint16_t>(block, in, lanes, [](uint16_t old, uint16_t b, uint16_t) {
+  update<uint16_t>(block, in, lanes, [](const char*, uint16_t old, uint16_t b, uint16_t) {
     return H::from(double{H{old}} + double{H{b}}).bits;
+  });
+}
+
+float flushed(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+}
+
+/// In shared memory subnormal numbers count, elsewhere they are flushed.
+void atomic_add_float(Block& block, const Instruction& in, const Lanes& lanes) {
+  update<uint32_t>(block, in, lanes, [&](const char* at, uint32_t old, uint32_t b, uint32_t) {
+    const float x = std::bit_cast<float>(old), y = std::bit_cast<float>(b);
+    const uint64_t offset = reinterpret_cast<uint64_t>(at) - block.shared_base();
+    const bool shared = offset < block.shared_bytes();
+    return std::bit_cast<uint32_t>(canonical(shared ? x + y : flushed(flushed(x) + flushed(y))));
   });
 }
 
@@ -114,9 +129,7 @@ Handler pick(int kind, Type type) {
              : kind == EXCHANGE ? atomic<EXCHANGE, uint16_t>
                                 : nullptr;
     case Type::F32:
-      return kind == ADD        ? atomic<ADD, float>
-             : kind == EXCHANGE ? atomic<EXCHANGE, float>
-                                : nullptr;
+      return kind == ADD ? atomic_add_float : kind == EXCHANGE ? atomic<EXCHANGE, float> : nullptr;
     case Type::F64:
       return kind == ADD ? atomic<ADD, double> : nullptr;
     case Type::F16:

@@ -37,6 +37,16 @@ D to_integer(double value) {
   return static_cast<D>(value);
 }
 
+/// A NaN of f64 keeps what the narrower type has room for, as on NVIDIA's GPUs.
+template <class D>
+D narrowed_nan(double value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  if constexpr (std::is_same_v<D, float>)
+    return std::bit_cast<float>(bits);
+  else
+    return D{static_cast<uint16_t>((bits >> 16 & 0x8000) | 0x7c00 | (bits >> 13 & 0x3ff))};
+}
+
 template <class D, class A>
 D convert(A value, const Instruction& in) {
   if constexpr (!IS_FLOAT<D> && !IS_FLOAT<A>) {
@@ -53,6 +63,8 @@ D convert(A value, const Instruction& in) {
   } else {
     using Work = std::conditional_t<IS_HALF<D>, double, D>;
     Work result;
+    if constexpr (std::is_same_v<A, double> && !std::is_same_v<D, double>)
+      if (std::isnan(value) && !in.saturate) return narrowed_nan<D>(value);
     if constexpr (std::is_same_v<A, float>)
       if (in.flush) value = flushed(value);
     if constexpr (IS_HALF<A>)

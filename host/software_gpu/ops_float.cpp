@@ -103,6 +103,26 @@ struct FTanh {
   static T apply(T a) { return canonical(std::tanh(a)); }
 };
 
+/// rcp and rsqrt .approx.ftz.f64 look at the upper word of the operand and make that of the result.
+double upper_word(double result) {
+  return std::bit_cast<double>((std::bit_cast<uint64_t>(result) + (1ull << 31)) >> 32 << 32);
+}
+double coarse_rcp(double a) {
+  return upper_word(1 / std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32));
+}
+double coarse_rsqrt(double a) {
+  return upper_word(1 / std::sqrt(std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32)));
+}
+
+/// rsqrt.approx.f64: what ptxas makes of it, so that the last bit is the same.
+double refined_rsqrt(double a) {
+  const double y = coarse_rsqrt(a);
+  if (!(std::fabs(a) >= std::numeric_limits<double>::min()) || !std::isfinite(y) || y == 0)
+    return FRsqrt<double>::apply(a);
+  const double e = std::fma(-a, y * y, 1);
+  return std::fma(std::fma(e, 0.375, 0.5), e * y, y);
+}
+
 constexpr int ROUNDING[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
 
 template <class T>
@@ -295,7 +315,8 @@ void decode_float_arithmetic(Decoding& d) {
   if (d.modifiers.take("NaN")) name += ".NaN";
   const bool relu = d.modifiers.take("relu");
   const int rounding = d.modifiers.take_one({"rn", "rz", "rm", "rp"}, 0);
-  d.modifiers.ignore({"approx", "full"});
+  const bool approximate = d.modifiers.take("approx");
+  d.modifiers.ignore({"full"});
   d.out.flush = d.modifiers.take("ftz");
   d.out.saturate = d.modifiers.take("sat");
   const Type type = d.modifiers.take_type();
@@ -312,6 +333,10 @@ void decode_float_arithmetic(Decoding& d) {
     d.out.handler = careful ? family.careful32 : family.plain32;
   } else if (type == Type::F64) {
     d.out.handler = careful ? family.careful64 : family.plain64;
+    if (approximate && d.out.flush)
+      d.out.handler = name == "rcp" ? Careful<coarse_rcp>::run : Careful<coarse_rsqrt>::run;
+    else if (name == "rsqrt")
+      d.out.handler = Map<refined_rsqrt>::run;
   } else {
     if (rounding != 0) d.fail("only .rn is supported on this type");
     d.out.mode = relu;

@@ -13,6 +13,11 @@ enum Shuffle : uint8_t { UP, DOWN, BUTTERFLY, INDEX };
 enum Vote : uint8_t { ALL, ANY, UNIFORM, BALLOT };
 enum Reduce : uint8_t { ADD, MIN, MAX, AND, OR, XOR };
 
+template <class F>
+void for_each_bit(uint32_t mask, F f) {
+  for (; mask != 0; mask &= mask - 1) f(static_cast<uint32_t>(std::countr_zero(mask)));
+}
+
 /// Calls f(first lane of the warp, bits of its active lanes) for each warp that takes part.
 template <class F>
 void for_each_warp(const Block& block, const Lanes& lanes, F f) {
@@ -22,16 +27,29 @@ void for_each_warp(const Block& block, const Lanes& lanes, F f) {
     if (masks[warp] != 0) f(warp * 32, masks[warp]);
 }
 
+/// The same for each set of lanes that name the same member mask: tiles of a warp are sets apart.
 template <class F>
-void for_each_bit(uint32_t mask, F f) {
-  for (; mask != 0; mask &= mask - 1) f(static_cast<uint32_t>(std::countr_zero(mask)));
+void for_each_set(Block& block, const Instruction& in, const Lanes& lanes, F f) {
+  const uint64_t* members = block.row(in.d);
+  for_each_warp(block, lanes, [&](uint32_t base, uint32_t mask) {
+    while (mask != 0) {
+      const auto named =
+          static_cast<uint32_t>(members[base + static_cast<uint32_t>(std::countr_zero(mask))]);
+      uint32_t set = 0;
+      for_each_bit(mask, [&](uint32_t lane) {
+        if (static_cast<uint32_t>(members[base + lane]) == named) set |= 1u << lane;
+      });
+      f(base, set);
+      mask &= ~set;
+    }
+  });
 }
 
 void shuffle(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   uint64_t* p = in.dst2 == NO_ROW ? nullptr : block.row(in.dst2);
   const uint64_t *a = block.row(in.a), *b = block.row(in.b), *c = block.row(in.c);
-  for_each_warp(block, lanes, [&](uint32_t base, uint32_t mask) {
+  for_each_set(block, in, lanes, [&](uint32_t base, uint32_t mask) {
     uint32_t source_values[32] = {};
     for (uint32_t i = 0; i < 32 && base + i < block.n_threads(); ++i)
       source_values[i] = static_cast<uint32_t>(a[base + i]);
@@ -70,7 +88,7 @@ void shuffle(Block& block, const Instruction& in, const Lanes& lanes) {
 void vote(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   const uint64_t* a = block.row(in.a);
-  for_each_warp(block, lanes, [&](uint32_t base, uint32_t mask) {
+  for_each_set(block, in, lanes, [&](uint32_t base, uint32_t mask) {
     uint32_t yes = 0;
     for_each_bit(mask, [&](uint32_t lane) {
       yes |= uint32_t{((a[base + lane] & 1) != 0) != in.operand_negated} << lane;
@@ -88,7 +106,7 @@ void match(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   uint64_t* p = in.dst2 == NO_ROW ? nullptr : block.row(in.dst2);
   const uint64_t* a = block.row(in.a);
-  for_each_warp(block, lanes, [&](uint32_t base, uint32_t mask) {
+  for_each_set(block, in, lanes, [&](uint32_t base, uint32_t mask) {
     uint32_t results[32] = {};
     for_each_bit(mask, [&](uint32_t lane) {
       for_each_bit(mask, [&](uint32_t other) {
@@ -108,7 +126,7 @@ template <class T>
 void reduce(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   const uint64_t* a = block.row(in.a);
-  for_each_warp(block, lanes, [&](uint32_t base, uint32_t mask) {
+  for_each_set(block, in, lanes, [&](uint32_t base, uint32_t mask) {
     T result = static_cast<T>(a[base + static_cast<uint32_t>(std::countr_zero(mask))]);
     for_each_bit(mask & (mask - 1), [&](uint32_t lane) {
       const T value = static_cast<T>(a[base + lane]);

@@ -102,7 +102,9 @@ struct Constant {
     NSMID,
     GRIDID,
     DYNAMIC_SHARED_BYTES,
-    TOTAL_SHARED_BYTES
+    TOTAL_SHARED_BYTES,
+    GRID_WORKSPACE_HIGH,
+    GRID_WORKSPACE_LOW
   };
   Row row;
   Kind kind;

@@ -15,7 +15,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 RECORDED = Path(__file__).parents[1] / "data/recorded"
-VALUES = re.compile(r"(?P<head>.+ \(f(?P<bits>16|32|64), (?P<ulp>\d+) ulp\)):(?P<values>[ 0-9a-f]+)")
+HEAD = r"(?P<head>.+ \(f(?P<bits>16|32|64), (?P<ulp>\d+) ulp\))"
+VALUES = re.compile(HEAD + ":(?P<values>[ 0-9a-f]+)")
 
 
 def stable_lines(text: str) -> list[str]:
@@ -29,12 +30,12 @@ def number(bits: int, n_bits: int) -> float:
 
 
 def ulps_between(a: int, b: int, n_bits: int) -> float:
-    """How many numbers of the format lie between two; NaN is like NaN, zeros are like each other."""
+    """How far apart two numbers are in a list of all; the zeros are neighbours, NaN is like NaN."""
     x, y = number(a, n_bits), number(b, n_bits)
     if math.isnan(x) or math.isnan(y):
         return 0 if math.isnan(x) and math.isnan(y) else math.inf
     magnitude = (1 << n_bits - 1) - 1
-    places = [(bits & magnitude) * (-1 if bits > magnitude else 1) for bits in (a, b)]
+    places = [bits if bits <= magnitude else -1 - (bits & magnitude) for bits in (a, b)]
     return abs(places[0] - places[1])
 
 

@@ -54,7 +54,7 @@ def main() -> int:
     with ProcessPoolExecutor(N_PROCESSES) as pool:
         found = [line for lines in pool.map(examine, wanted) for line in lines]
     print(*found, sep="\n")
-    print(f"figure: {n_forms} forms of PTX on the GPU, unlike their oracle or refused: {len(found)}")
+    print(f"figure: {n_forms} forms of PTX, of which unlike their oracle or refused: {len(found)}")
     return 1 if found or n_forms == 0 else 0
 
 

@@ -72,14 +72,29 @@ __global__ void divergence(unsigned* to) {
   for (unsigned i = 0; i < x % 17; ++i) n += i * x;  // a trip count per thread
   out << n;
   switch (x % 9) {
-    case 0: n = 5; break;
-    case 1: n ^= x; [[fallthrough]];
-    case 2: n += 3; break;
-    case 3: n = __popc(n); break;
-    case 4: n <<= 3; break;
-    case 5: n = ~n; break;
-    case 6: n -= 100; break;
-    default: n *= 7;
+    case 0:
+      n = 5;
+      break;
+    case 1:
+      n ^= x;
+      [[fallthrough]];
+    case 2:
+      n += 3;
+      break;
+    case 3:
+      n = __popc(n);
+      break;
+    case 4:
+      n <<= 3;
+      break;
+    case 5:
+      n = ~n;
+      break;
+    case 6:
+      n -= 100;
+      break;
+    default:
+      n *= 7;
   }
   out << n;
   __syncwarp();
@@ -156,7 +171,7 @@ __global__ void of_grid(unsigned* to, unsigned* cells) {
 // Whatever the order is, the sums are the same: all terms and partial sums are exact.
 struct Totals {
   unsigned add, sub, max, and_, or_, xor_, inc, dec, umin, n_cas;
-  int min;
+  int min, no_padding;
   unsigned long long add64, max64, xor64;
   float add_f32, tiny_f32;
   double add_f64, tiny_f64;
@@ -195,12 +210,16 @@ __global__ void atomics(Totals* t) {
 
 // What an atomic operation of one thread makes of numbers that are special.
 __global__ void atomic_specials(float* f, double* d) {
-  const float values[] = {0.0f,      -0.0f,         1e-45f,    -1e-45f, 1e-40f,
+  const float values[] = {0.0f,     -0.0f,     1e-45f,   -1e-45f, 1e-40f,
                           INFINITY, -INFINITY, nanf(""), 3.4e38f, -3.4e38f};
   const unsigned i = threadIdx.x;
   if (i >= 100) return;
   f[i] = values[i % 10];
   atomicAdd(&f[i], values[i / 10]);
+  __shared__ float shared[100];
+  shared[i] = values[i % 10];
+  atomicAdd(&shared[i], values[i / 10]);
+  f[100 + i] = shared[i];
   d[i] = i % 2 ? 4.9e-324 * i : -4.9e-324 * i;
   atomicAdd(&d[i], 4.9e-324 * 3);
 }
@@ -307,11 +326,11 @@ static void run_atomics() {
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
   print_checksum("atomics", taken_back(to, 1));
-  float* f = on_device(std::vector<float>(100));
+  float* f = on_device(std::vector<float>(200));
   double* d = on_device(std::vector<double>(100));
   atomic_specials<<<1, N_THREADS>>>(f, d);
   CHECK(cudaGetLastError());
-  print_checksum("atomics on special f32", taken_back(f, 100));
+  print_checksum("atomics on special f32", taken_back(f, 200));
   print_checksum("atomics on special f64", taken_back(d, 100));
 }
 

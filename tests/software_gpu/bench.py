@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of ptx_ops.toml on arrays of operands, on whatever libcuda there is, beside their oracles."""
+"""Forms of ptx_ops.toml on arrays of operands, on whatever libcuda there is, and their oracles."""
 
 from __future__ import annotations
 

@@ -113,7 +113,9 @@ def updated(form: Form, old: int, b: int, c: int = 0) -> object:
         case "dec":
             x, y = number(old, t), number(b, t)
             return y if x == 0 or x > y else x - 1
-    plain = Form(operation, (t,), (), None)
+    # In shared memory subnormal numbers count.
+    flushes = t == "f32" and not form.has("shared")
+    plain = Form(operation, ("ftz", t) if flushes else (t,), (), None)
     return apply(plain, (old, b))
 
 

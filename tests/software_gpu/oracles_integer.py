@@ -82,7 +82,7 @@ def div(form: Form, a: int, b: int) -> int:
 
 def rem(form: Form, a: int, b: int) -> int:
     x, y = number(a, form.types[0]), number(b, form.types[0])
-    return x if y == 0 else abs(x) % abs(y) * (-1 if x < 0 else 1)
+    return -1 if y == 0 else abs(x) % abs(y) * (-1 if x < 0 else 1)
 
 
 def dot(form: Form, a: int, b: int, c: int) -> int:
