@@ -103,16 +103,15 @@ struct FTanh {
   static T apply(T a) { return canonical(std::tanh(a)); }
 };
 
-/// rcp and rsqrt .approx.ftz.f64 look at the upper word of the operand and make that of the result.
-double upper_word(double result) {
+/// rcp and rsqrt .approx.ftz.f64 look at the upper word of a number and make that of the result.
+double coarse(double a, double (*f)(double)) {
+  if (std::isnan(a)) return a;
+  const double result = f(std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32));
+  if (std::isnan(result)) return result;
   return std::bit_cast<double>((std::bit_cast<uint64_t>(result) + (1ull << 31)) >> 32 << 32);
 }
-double coarse_rcp(double a) {
-  return upper_word(1 / std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32));
-}
-double coarse_rsqrt(double a) {
-  return upper_word(1 / std::sqrt(std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32)));
-}
+double coarse_rcp(double a) { return coarse(a, FRcp<double>::apply); }
+double coarse_rsqrt(double a) { return coarse(a, FRsqrt<double>::apply); }
 
 /// rsqrt.approx.f64: what ptxas makes of it, so that the last bit is the same.
 double refined_rsqrt(double a) {
