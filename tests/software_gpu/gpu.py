@@ -39,7 +39,7 @@ class Gpu:
         if code := getattr(self.cuda, name)(*arguments):
             raise CudaError(code)
 
-    def load(self, ptx: str) -> c_void_p:
+    def load(self, ptx: str, header: str = HEADER) -> c_void_p:
         """The module of this text; CudaError with the JIT's log when it is refused."""
         module, log = c_void_p(), ctypes.create_string_buffer(4096)
         options = (c_uint * 2)(JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
@@ -48,7 +48,7 @@ class Gpu:
             self.call(
                 "cuModuleLoadDataEx",
                 byref(module),
-                c_char_p((HEADER + ptx).encode()),
+                c_char_p((header + ptx).encode()),
                 2,
                 options,
                 values,
@@ -82,16 +82,24 @@ class Gpu:
         return pointer.value
 
     def launch(
-        self, module: c_void_p, kernel: str, n_threads: int, n_blocks: int, *arguments: object
+        self,
+        module: c_void_p,
+        kernel: str,
+        n_threads: int,
+        n_blocks: int,
+        *arguments: object,
+        cooperative: bool = False,
     ) -> None:
         function = c_void_p()
         self.call("cuModuleGetFunction", byref(function), module, kernel.encode())
         pointers = (c_void_p * len(arguments))(
             *(ctypes.cast(ctypes.pointer(each), c_void_p) for each in arguments)  # type: ignore[type-var]
         )
-        self.call(
-            "cuLaunchKernel", function, n_blocks, 1, 1, n_threads, 1, 1, 0, None, pointers, None
-        )
+        shape = (function, n_blocks, 1, 1, n_threads, 1, 1, 0, None, pointers)
+        if cooperative:
+            self.call("cuLaunchCooperativeKernel", *shape)
+        else:
+            self.call("cuLaunchKernel", *shape, None)
         self.call("cuCtxSynchronize")
 
 
