@@ -145,8 +145,7 @@ void* own_symbol(const char* name) {
 
 SOFTWARE_GPU_API cuInit(unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  Driver::instance().initialise();
-  return CUDA_SUCCESS;
+  return Driver::instance().initialise() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
 SOFTWARE_GPU_API cuDriverGetVersion(int* version) {

@@ -12,15 +12,16 @@ namespace {
 constexpr uint64_t DEFAULT_MEMORY_MIB = 4096;
 constexpr uint64_t MAX_DEVICES = 16;
 
+/// 0, and a line on standard error, where the variable is set to anything else than 1 to `max`.
 uint64_t number_from_environment(const char* name, uint64_t otherwise, uint64_t max) {
   const char* text = getenv(name);
   if (!text || !*text) return otherwise;
   char* end = nullptr;
   const unsigned long long value = strtoull(text, &end, 10);
   if (*end != 0 || value == 0 || value > max) {
-    fprintf(stderr, "kvgpu software GPU: %s=%s is not a number from 1 to %llu; using %llu\n", name,
-            text, static_cast<unsigned long long>(max), static_cast<unsigned long long>(otherwise));
-    return otherwise;
+    fprintf(stderr, "kvgpu software GPU: %s=%s is not a number from 1 to %llu: no device\n", name,
+            text, static_cast<unsigned long long>(max));
+    return 0;
   }
   return value;
 }
@@ -123,15 +124,17 @@ Driver& Driver::instance() {
   return *driver;
 }
 
-void Driver::initialise() {
+bool Driver::initialise() {
   std::lock_guard lock(mutex_);
-  if (initialised_) return;
+  if (initialised_) return true;
   const uint64_t n_devices = number_from_environment("KVGPU_SOFTWARE_GPU_DEVICES", 1, MAX_DEVICES);
   const uint64_t memory_mib =
       number_from_environment("KVGPU_SOFTWARE_GPU_MEMORY_MIB", DEFAULT_MEMORY_MIB, 1 << 20);
+  if (n_devices == 0 || memory_mib == 0) return false;
   for (uint64_t i = 0; i < n_devices; ++i)
     devices.push_back(std::make_unique<Device>(static_cast<int>(i), memory_mib << 20));
   initialised_ = true;
+  return true;
 }
 
 Device* Driver::device(CUdevice ordinal) {

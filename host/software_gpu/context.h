@@ -149,7 +149,8 @@ struct Device {
 struct Driver {
   static Driver& instance();
   bool initialised() const { return initialised_.load(std::memory_order_acquire); }
-  void initialise();
+  /// False where the configuration is wrong, which standard error says.
+  bool initialise();
   Device* device(CUdevice ordinal);
   Device* device_of(uint64_t address);
   std::vector<std::unique_ptr<Device>> devices;
