@@ -122,161 +122,104 @@ __device__ double one_nan(double value) {
 }
 
 // Each entry: a name and an expression of a, b and c.
-#define INTEGER(X)                                                                          \
-  X(sum, a + b * c)                                                                         \
-  X(product, a* b)                                                                          \
-  X(quotient, a / b) X(remainder, a % b) X(and_not, a & ~b) X(less, (a < b) * 2 + (a <= c)) \
-      X(least, min(a, max(b, c)))
-#define INTEGER_32(X)                                                                             \
-  X(clz, __clz(a))                                                                                \
-  X(popc, __popc(a))                                                                              \
-  X(ffs, __ffs(a)) X(brev, __brev(a)) X(byte_perm, __byte_perm(a, b, c)) X(                       \
-      funnel_l, __funnelshift_l(a, b, c)) X(funnel_lc, __funnelshift_lc(a, b, c))                 \
-      X(funnel_r, __funnelshift_r(a, b, c)) X(funnel_rc, __funnelshift_rc(a, b, c)) X(            \
-          mulhi_s, __mulhi(int(a), int(b))) X(mulhi_u, __umulhi(a, b))                            \
-          X(mul24_s, __mul24(int(a), int(b))) X(mul24_u, __umul24(a, b)) X(                       \
-              sad_s, __sad(int(a), int(b), c)) X(sad_u, __usad(a, b, c))                          \
-              X(hadd, __hadd(int(a), int(b))) X(rhadd, __rhadd(int(a), int(b))) X(                \
-                  uhadd, __uhadd(a, b)) X(urhadd, __urhadd(a, b))                                 \
-                  X(dp4a_s, __dp4a(int(a), int(b), int(c))) X(dp4a_u, __dp4a(a, b, c))            \
-                      X(dp2a, __dp2a_lo(int(a), int(b), int(c)) ^ __dp2a_hi(a, b, c)) X(          \
-                          vadd4, __vadd4(a, b)) X(vsubss2, __vsubss2(a, b))                       \
-                          X(vmaxs2, __vmaxs2(a, b)) X(vcmpgtu4, __vcmpgtu4(a, b)) X(              \
-                              vaddus4, __vaddus4(a, b)) X(vavgu4, __vavgu4(a, b))                 \
-                              X(to_float_rn, __uint2float_rn(a))                                  \
-                                  X(to_float_rz, __int2float_rz(int(a))) X(                       \
-                                      to_float_rd, __int2float_rd(int(a))) X(to_float_ru,         \
-                                                                             __uint2float_ru(a))  \
-                                      X(to_double, __int2double_rn(int(a)) + __uint2double_rn(b)) \
-                                          X(to_half_rn, __int2half_rn(int(a)))                    \
-                                              X(to_half_rz, __uint2half_rz(a))                    \
-                                                  X(to_half_ru, __int2half_ru(int(a)))            \
-                                                      X(to_bf16, __int2bfloat16_rn(int(a)))       \
-                                                          X(shifts, (a << (b & 31)) ^             \
-                                                                        (int(a) >> (c & 31)))
-#define INTEGER_64(X)                                                                     \
-  X(clzll, __clzll(a))                                                                    \
-  X(popcll, __popcll(a))                                                                  \
-  X(ffsll, __ffsll(a)) X(brevll, __brevll(a)) X(mul64hi, __mul64hi(a, b))                 \
-      X(umul64hi, __umul64hi(a, b)) X(to_float_rn, __ll2float_rn(a))                      \
-          X(to_float_rz, __ull2float_rz(a)) X(to_float_rd, __ll2float_rd(a))              \
-              X(to_float_ru, __ull2float_ru(a)) X(to_double_rn, __ll2double_rn(a))        \
-                  X(to_double_rz, __ull2double_rz(a)) X(to_double_rd, __ull2double_rd(a)) \
-                      X(to_double_ru, __ll2double_ru(a)) X(to_half, __ll2half_rn(a))      \
-                          X(shifts, (a << (b & 63)) ^ (a >> (c & 63)))
-#define FLOAT(X)                                                                                   \
-  X(add_rn, __fadd_rn(a, b))                                                                       \
-  X(add_rz, __fadd_rz(a, b))                                                                       \
-  X(add_rd, __fadd_rd(a, b)) X(add_ru, __fadd_ru(a, b)) X(sub_rn, __fsub_rn(a, b)) X(              \
-      sub_rz, __fsub_rz(a, b)) X(mul_rn, __fmul_rn(a, b)) X(mul_rz, __fmul_rz(a, b))               \
-      X(mul_rd, __fmul_rd(a, b)) X(mul_ru, __fmul_ru(a, b)) X(fma_rn, __fmaf_rn(a, b, c)) X(       \
-          fma_rz, __fmaf_rz(a, b, c)) X(fma_rd, __fmaf_rd(a, b, c)) X(fma_ru, __fmaf_ru(a, b, c))  \
-          X(div_rn, __fdiv_rn(a, b)) X(div_rz, __fdiv_rz(a, b)) X(div_rd, __fdiv_rd(a, b)) X(      \
-              div_ru, __fdiv_ru(a, b)) X(rcp_rn, __frcp_rn(a)) X(rcp_rz, __frcp_rz(a))             \
-              X(rcp_rd, __frcp_rd(a)) X(rcp_ru, __frcp_ru(a)) X(sqrt_rn, __fsqrt_rn(a)) X(         \
-                  sqrt_rz, __fsqrt_rz(a)) X(sqrt_rd, __fsqrt_rd(a))                                \
-                  X(sqrt_ru, __fsqrt_ru(a)) X(saturate, __saturatef(a)) X(min, fminf(a, b)) X(     \
-                      max, fmaxf(a, b))                                                            \
-                      X(compare, (a < b) | (a <= c) << 1 | (a == b) << 2 | (a != c) << 3) X(       \
-                          classes, isnan(a) | isinf(a) << 1 | isfinite(a) << 2 | signbit(a) << 3)  \
-                          X(floor, floorf(a)) X(ceil, ceilf(a)) X(trunc, truncf(a)) X(             \
-                              rint, rintf(a)) X(round, roundf(a)) X(fmod, fmodf(a, b))             \
-                              X(remainder, remainderf(a, b)) X(nextafter, nextafterf(a, b)) X(     \
-                                  ldexp, ldexpf(a, int(__float_as_uint(b) >> 20) -                 \
-                                                       2048)) X(logb, logbf(a))                    \
-                                  X(copysign, copysignf(a, b)) X(fdim, fdimf(a, b)) X(             \
-                                      int_rn,                                                      \
-                                      __float2int_rn(a)) X(int_rz, __float2int_rz(a))              \
-                                      X(int_rd, __float2int_rd(a)) X(int_ru, __float2int_ru(a)) X( \
-                                          uint_rn,                                                 \
-                                          __float2uint_rn(a)) X(uint_rz, __float2uint_rz(a))       \
-                                          X(uint_rd, __float2uint_rd(a)) X(                        \
-                                              uint_ru,                                             \
-                                              __float2uint_ru(a)) X(ll_rn, __float2ll_rn(a))       \
-                                              X(ll_rz, __float2ll_rz(a)) X(                        \
-                                                  ull_rd,                                          \
-                                                  __float2ull_rd(a)) X(ull_ru, __float2ull_ru(a))  \
-                                                  X(half_rn, __float2half_rn(a)) X(                \
-                                                      half_rz, __float2half_rz(                    \
-                                                                   a)) X(half_rd,                  \
-                                                                         __float2half_rd(a))       \
-                                                      X(half_ru, __float2half_ru(a)) X(            \
-                                                          bf16_rn, __float2bfloat16_rn(a))         \
-                                                          X(bf16_rz, __float2bfloat16_rz(a)) X(    \
-                                                              bf16_rd, __float2bfloat16_rd(a))     \
-                                                              X(bf16_ru, __float2bfloat16_ru(a))   \
-                                                                  X(half2,                         \
-                                                                    __floats2half2_rn(a, b))       \
-                                                                      X(bf162,                     \
-                                                                        __floats2bfloat162_rn(a,   \
-                                                                                              b))  \
-                                                                          X(to_double,             \
-                                                                            one_nan(double(a)))
-#define DOUBLE(X)                                                                                  \
-  X(add_rn, one_nan(__dadd_rn(a, b)))                                                              \
-  X(add_rz, one_nan(__dadd_rz(a, b)))                                                              \
-  X(add_rd, one_nan(__dadd_rd(a, b))) X(add_ru, one_nan(__dadd_ru(a, b)))                          \
-      X(mul_rn, one_nan(__dmul_rn(a, b))) X(mul_rz, one_nan(__dmul_rz(a, b))) X(                   \
-          mul_rd, one_nan(__dmul_rd(a, b))) X(mul_ru, one_nan(__dmul_ru(a, b)))                    \
-          X(fma_rn, one_nan(__fma_rn(a, b, c))) X(fma_rz, one_nan(__fma_rz(a, b, c))) X(           \
-              fma_rd, one_nan(__fma_rd(a, b, c))) X(fma_ru, one_nan(__fma_ru(a, b, c)))            \
-              X(div_rn, one_nan(__ddiv_rn(a, b))) X(div_rz, one_nan(__ddiv_rz(a, b))) X(           \
-                  div_rd, one_nan(__ddiv_rd(a, b))) X(div_ru, one_nan(__ddiv_ru(a, b)))            \
-                  X(rcp_rn, one_nan(__drcp_rn(a))) X(rcp_ru, one_nan(__drcp_ru(a))) X(             \
-                      sqrt_rn, one_nan(__dsqrt_rn(a))) X(sqrt_rz, one_nan(__dsqrt_rz(a)))          \
-                      X(sqrt_rd, one_nan(__dsqrt_rd(a))) X(sqrt_ru, one_nan(__dsqrt_ru(a))) X(     \
-                          min, one_nan(fmin(a, b))) X(max, one_nan(fmax(a, b)))                    \
-                          X(floor, one_nan(floor(a)))                                              \
-                              X(ceil, one_nan(ceil(a))) X(trunc, one_nan(trunc(a)))                \
-                                  X(rint, one_nan(rint(a))) X(fmod, one_nan(fmod(a, b)))           \
-                                      X(compare, (a < b) | (a >= c) << 1 | (a == b) << 2) X(       \
-                                          int_rn, __double2int_rn(a)) X(int_rz,                    \
-                                                                        __double2int_rz(a))        \
-                                          X(uint_rd, __double2uint_rd(a)) X(                       \
-                                              uint_ru, __double2uint_ru(a)) X(ll_rn,               \
-                                                                              __double2ll_rn(a))   \
-                                              X(ll_rd,                                             \
-                                                __double2ll_rd(a)) X(ull_rz, __double2ull_rz(a))   \
-                                                  X(ull_ru, __double2ull_ru(a))                    \
-                                                      X(float_rn, __double2float_rn(a))            \
-                                                          X(float_rz, __double2float_rz(a)) X(     \
-                                                              float_rd, __double2float_rd(a))      \
-                                                              X(float_ru, __double2float_ru(a)) X( \
-                                                                  half, __double2half(a))          \
-                                                                  X(bf16, __double2bfloat16(a)) X( \
-                                                                      hiloint,                     \
-                                                                      __hiloint2double(            \
-                                                                          __double2loint(a),       \
-                                                                          __double2hiint(b)) == a)
-#define HALVES(X)                                                                                  \
-  X(add, __hadd(a, b))                                                                             \
-  X(sub, __hsub(a, b))                                                                             \
-  X(mul, __hmul(a, b)) X(div, __hdiv(a, b)) X(fma, __hfma(a, b, c))                                \
-      X(fma_relu, __hfma_relu(a, b, c)) X(add_sat, __hadd_sat(a, b)) X(mul_sat, __hmul_sat(a, b))  \
-          X(fma_sat, __hfma_sat(a, b, c)) X(neg, __hneg(a)) X(abs, __habs(a)) X(min, __hmin(a, b)) \
-              X(max, __hmax(a, b)) X(min_nan, __hmin_nan(a, b)) X(max_nan, __hmax_nan(a, b))       \
-                  X(less, __hlt(a, b) | __hltu(a, c) << 1)                                         \
-                      X(equal, __heq(a, b) | __hneu(a, c) << 1 | __hisnan(a) << 2)                 \
-                          X(floor, hfloor(a)) X(ceil, hceil(a)) X(trunc, htrunc(a))                \
-                              X(rint, hrint(a)) X(sqrt, hsqrt(a)) X(rcp, hrcp(a))                  \
-                                  X(to_float, float(a))
-#define HALF_ONLY(X)                                                                      \
-  X(int_rn, __half2int_rn(a))                                                             \
-  X(int_rz, __half2int_rz(a))                                                             \
-  X(uint_rd, __half2uint_rd(a)) X(ll_ru, __half2ll_ru(a)) X(short_rn, __half2short_rn(a)) \
-      X(ushort_rz, __half2ushort_rz(a))
-#define BF16_ONLY(X)              \
-  X(int_rn, __bfloat162int_rn(a)) \
-  X(int_rz, __bfloat162int_rz(a)) X(uint_rd, __bfloat162uint_rd(a)) X(ll_ru, __bfloat162ll_ru(a))
-#define PAIRS(X)                                                                        \
-  X(add2, __hadd2(a, b))                                                                \
-  X(sub2, __hsub2(a, b))                                                                \
-  X(mul2, __hmul2(a, b)) X(fma2, __hfma2(a, b, c)) X(fma2_relu, __hfma2_relu(a, b, c))  \
-      X(add2_sat, __hadd2_sat(a, b)) X(min2, __hmin2(a, b)) X(max2, __hmax2(a, b))      \
-          X(max2_nan, __hmax2_nan(a, b)) X(equal2, __heq2(a, b)) X(less2, __hlt2(a, b)) \
-              X(greater2_unordered, __hgtu2(a, b)) X(all_less2, __hblt2(a, b))          \
-                  X(mask_less2, __hlt2_mask(a, b)) X(swap, __lowhigh2highlow(a))        \
-                      X(neg2, __hneg2(a))
+// clang-format off
+#define INTEGER(X)                                                                             \
+  X(sum, a + b * c) X(product, a * b) X(quotient, a / b) X(remainder, a % b) X(and_not, a & ~b) \
+  X(less, (a < b) * 2 + (a <= c)) X(least, min(a, max(b, c)))
+#define INTEGER_32(X)                                                                           \
+  X(clz, __clz(a)) X(popc, __popc(a)) X(ffs, __ffs(a)) X(brev, __brev(a))                       \
+  X(byte_perm, __byte_perm(a, b, c)) X(funnel_l, __funnelshift_l(a, b, c))                      \
+  X(funnel_lc, __funnelshift_lc(a, b, c)) X(funnel_r, __funnelshift_r(a, b, c))                 \
+  X(funnel_rc, __funnelshift_rc(a, b, c)) X(mulhi_s, __mulhi(int(a), int(b)))                   \
+  X(mulhi_u, __umulhi(a, b)) X(mul24_s, __mul24(int(a), int(b))) X(mul24_u, __umul24(a, b))     \
+  X(sad_s, __sad(int(a), int(b), c)) X(sad_u, __usad(a, b, c)) X(hadd, __hadd(int(a), int(b)))  \
+  X(rhadd, __rhadd(int(a), int(b))) X(uhadd, __uhadd(a, b)) X(urhadd, __urhadd(a, b))           \
+  X(dp4a_s, __dp4a(int(a), int(b), int(c))) X(dp4a_u, __dp4a(a, b, c))                          \
+  X(dp2a, __dp2a_lo(int(a), int(b), int(c)) ^ __dp2a_hi(a, b, c))                               \
+  X(vadd4, __vadd4(a, b)) X(vsubss2, __vsubss2(a, b)) X(vmaxs2, __vmaxs2(a, b))                 \
+  X(vcmpgtu4, __vcmpgtu4(a, b))                                                                 \
+  X(vaddus4, __vaddus4(a, b)) X(vavgu4, __vavgu4(a, b)) X(to_float_rn, __uint2float_rn(a))      \
+  X(to_float_rz, __int2float_rz(int(a))) X(to_float_rd, __int2float_rd(int(a)))                 \
+  X(to_float_ru, __uint2float_ru(a)) X(to_double, __int2double_rn(int(a)) + __uint2double_rn(b)) \
+  X(to_half_rn, __int2half_rn(int(a))) X(to_half_rz, __uint2half_rz(a))                         \
+  X(to_half_ru, __int2half_ru(int(a))) X(to_bf16, __int2bfloat16_rn(int(a)))                    \
+  X(shifts, (a << (b & 31)) ^ (int(a) >> (c & 31)))
+#define INTEGER_64(X)                                                                           \
+  X(clzll, __clzll(a)) X(popcll, __popcll(a)) X(ffsll, __ffsll(a)) X(brevll, __brevll(a))       \
+  X(mul64hi, __mul64hi(a, b)) X(umul64hi, __umul64hi(a, b)) X(to_float_rn, __ll2float_rn(a))    \
+  X(to_float_rz, __ull2float_rz(a)) X(to_float_rd, __ll2float_rd(a))                            \
+  X(to_float_ru, __ull2float_ru(a)) X(to_double_rn, __ll2double_rn(a))                          \
+  X(to_double_rz, __ull2double_rz(a)) X(to_double_rd, __ull2double_rd(a))                       \
+  X(to_double_ru, __ll2double_ru(a)) X(to_half, __ll2half_rn(a)) X(shifts, (a << (b & 63)) ^ (a >> (c & 63)))
+#define FLOAT(X)                                                                                \
+  X(add_rn, __fadd_rn(a, b)) X(add_rz, __fadd_rz(a, b)) X(add_rd, __fadd_rd(a, b))              \
+  X(add_ru, __fadd_ru(a, b)) X(sub_rn, __fsub_rn(a, b)) X(sub_rz, __fsub_rz(a, b))              \
+  X(mul_rn, __fmul_rn(a, b)) X(mul_rz, __fmul_rz(a, b)) X(mul_rd, __fmul_rd(a, b))              \
+  X(mul_ru, __fmul_ru(a, b)) X(fma_rn, __fmaf_rn(a, b, c)) X(fma_rz, __fmaf_rz(a, b, c))        \
+  X(fma_rd, __fmaf_rd(a, b, c)) X(fma_ru, __fmaf_ru(a, b, c)) X(div_rn, __fdiv_rn(a, b))        \
+  X(div_rz, __fdiv_rz(a, b)) X(div_rd, __fdiv_rd(a, b)) X(div_ru, __fdiv_ru(a, b))              \
+  X(rcp_rn, __frcp_rn(a)) X(rcp_rz, __frcp_rz(a)) X(rcp_rd, __frcp_rd(a))                       \
+  X(rcp_ru, __frcp_ru(a)) X(sqrt_rn, __fsqrt_rn(a)) X(sqrt_rz, __fsqrt_rz(a))                   \
+  X(sqrt_rd, __fsqrt_rd(a)) X(sqrt_ru, __fsqrt_ru(a)) X(saturate, __saturatef(a))               \
+  X(min, fminf(a, b)) X(max, fmaxf(a, b)) X(compare, (a < b) | (a <= c) << 1 | (a == b) << 2 | (a != c) << 3) \
+  X(classes, isnan(a) | isinf(a) << 1 | isfinite(a) << 2 | signbit(a) << 3)                     \
+  X(floor, floorf(a)) X(ceil, ceilf(a)) X(trunc, truncf(a)) X(rint, rintf(a))                   \
+  X(round, roundf(a)) X(fmod, fmodf(a, b)) X(remainder, remainderf(a, b))                       \
+  X(nextafter, nextafterf(a, b)) X(ldexp, ldexpf(a, int(__float_as_uint(b) >> 20) - 2048))      \
+  X(logb, logbf(a)) X(copysign, copysignf(a, b)) X(fdim, fdimf(a, b))                           \
+  X(int_rn, __float2int_rn(a)) X(int_rz, __float2int_rz(a)) X(int_rd, __float2int_rd(a))        \
+  X(int_ru, __float2int_ru(a)) X(uint_rn, __float2uint_rn(a)) X(uint_rz, __float2uint_rz(a))    \
+  X(uint_rd, __float2uint_rd(a)) X(uint_ru, __float2uint_ru(a)) X(ll_rn, __float2ll_rn(a))      \
+  X(ll_rz, __float2ll_rz(a)) X(ull_rd, __float2ull_rd(a)) X(ull_ru, __float2ull_ru(a))          \
+  X(half_rn, __float2half_rn(a)) X(half_rz, __float2half_rz(a)) X(half_rd, __float2half_rd(a))  \
+  X(half_ru, __float2half_ru(a)) X(bf16_rn, __float2bfloat16_rn(a))                             \
+  X(bf16_rz, __float2bfloat16_rz(a)) X(bf16_rd, __float2bfloat16_rd(a))                         \
+  X(bf16_ru, __float2bfloat16_ru(a)) X(half2, __floats2half2_rn(a, b))                          \
+  X(bf162, __floats2bfloat162_rn(a, b)) X(to_double, one_nan(double(a)))
+#define DOUBLE(X)                                                                               \
+  X(add_rn, one_nan(__dadd_rn(a, b))) X(add_rz, one_nan(__dadd_rz(a, b)))                       \
+  X(add_rd, one_nan(__dadd_rd(a, b))) X(add_ru, one_nan(__dadd_ru(a, b)))                       \
+  X(mul_rn, one_nan(__dmul_rn(a, b))) X(mul_rz, one_nan(__dmul_rz(a, b)))                       \
+  X(mul_rd, one_nan(__dmul_rd(a, b))) X(mul_ru, one_nan(__dmul_ru(a, b)))                       \
+  X(fma_rn, one_nan(__fma_rn(a, b, c))) X(fma_rz, one_nan(__fma_rz(a, b, c)))                   \
+  X(fma_rd, one_nan(__fma_rd(a, b, c))) X(fma_ru, one_nan(__fma_ru(a, b, c)))                   \
+  X(div_rn, one_nan(__ddiv_rn(a, b))) X(div_rz, one_nan(__ddiv_rz(a, b)))                       \
+  X(div_rd, one_nan(__ddiv_rd(a, b))) X(div_ru, one_nan(__ddiv_ru(a, b)))                       \
+  X(rcp_rn, one_nan(__drcp_rn(a))) X(rcp_ru, one_nan(__drcp_ru(a)))                             \
+  X(sqrt_rn, one_nan(__dsqrt_rn(a))) X(sqrt_rz, one_nan(__dsqrt_rz(a)))                         \
+  X(sqrt_rd, one_nan(__dsqrt_rd(a))) X(sqrt_ru, one_nan(__dsqrt_ru(a)))                         \
+  X(min, one_nan(fmin(a, b))) X(max, one_nan(fmax(a, b)))                                       \
+  X(floor, one_nan(floor(a))) X(ceil, one_nan(ceil(a))) X(trunc, one_nan(trunc(a)))             \
+  X(rint, one_nan(rint(a))) X(fmod, one_nan(fmod(a, b))) X(compare, (a < b) | (a >= c) << 1 | (a == b) << 2) \
+  X(int_rn, __double2int_rn(a)) X(int_rz, __double2int_rz(a)) X(uint_rd, __double2uint_rd(a))   \
+  X(uint_ru, __double2uint_ru(a)) X(ll_rn, __double2ll_rn(a)) X(ll_rd, __double2ll_rd(a))       \
+  X(ull_rz, __double2ull_rz(a)) X(ull_ru, __double2ull_ru(a)) X(float_rn, __double2float_rn(a)) \
+  X(float_rz, __double2float_rz(a)) X(float_rd, __double2float_rd(a))                           \
+  X(float_ru, __double2float_ru(a)) X(half, __double2half(a)) X(bf16, __double2bfloat16(a))     \
+  X(hiloint, __hiloint2double(__double2loint(a), __double2hiint(b)) == a)
+#define HALVES(X)                                                                               \
+  X(add, __hadd(a, b)) X(sub, __hsub(a, b)) X(mul, __hmul(a, b)) X(div, __hdiv(a, b))           \
+  X(fma, __hfma(a, b, c)) X(fma_relu, __hfma_relu(a, b, c)) X(add_sat, __hadd_sat(a, b))        \
+  X(mul_sat, __hmul_sat(a, b)) X(fma_sat, __hfma_sat(a, b, c)) X(neg, __hneg(a))                \
+  X(abs, __habs(a)) X(min, __hmin(a, b)) X(max, __hmax(a, b)) X(min_nan, __hmin_nan(a, b))      \
+  X(max_nan, __hmax_nan(a, b)) X(less, __hlt(a, b) | __hltu(a, c) << 1)                         \
+  X(equal, __heq(a, b) | __hneu(a, c) << 1 | __hisnan(a) << 2)                                  \
+  X(floor, hfloor(a)) X(ceil, hceil(a)) X(trunc, htrunc(a)) X(rint, hrint(a)) X(sqrt, hsqrt(a)) \
+  X(rcp, hrcp(a)) X(to_float, float(a))
+#define HALF_ONLY(X)                                                                            \
+  X(int_rn, __half2int_rn(a)) X(int_rz, __half2int_rz(a)) X(uint_rd, __half2uint_rd(a))         \
+  X(ll_ru, __half2ll_ru(a)) X(short_rn, __half2short_rn(a)) X(ushort_rz, __half2ushort_rz(a))
+#define BF16_ONLY(X)                                                                            \
+  X(int_rn, __bfloat162int_rn(a)) X(int_rz, __bfloat162int_rz(a))                               \
+  X(uint_rd, __bfloat162uint_rd(a)) X(ll_ru, __bfloat162ll_ru(a))
+#define PAIRS(X)                                                                                \
+  X(add2, __hadd2(a, b)) X(sub2, __hsub2(a, b)) X(mul2, __hmul2(a, b)) X(fma2, __hfma2(a, b, c)) \
+  X(fma2_relu, __hfma2_relu(a, b, c)) X(add2_sat, __hadd2_sat(a, b)) X(min2, __hmin2(a, b))     \
+  X(max2, __hmax2(a, b)) X(max2_nan, __hmax2_nan(a, b)) X(equal2, __heq2(a, b))                 \
+  X(less2, __hlt2(a, b)) X(greater2_unordered, __hgtu2(a, b)) X(all_less2, __hblt2(a, b))       \
+  X(mask_less2, __hlt2_mask(a, b)) X(swap, __lowhigh2highlow(a)) X(neg2, __hneg2(a))
+
+// clang-format on
 
 #define DEFINE(name, expression)                  \
   struct name##_ {                                \
