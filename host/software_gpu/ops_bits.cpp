@@ -82,10 +82,17 @@ struct BfindShift {
     return at == UINT32_MAX ? at : static_cast<uint32_t>(8 * sizeof(T) - 1 - at);
   }
 };
+/// A field's position or length. PTX says that the low byte counts; NVIDIA's GPUs take the whole
+/// number for fields of 64-bit values.
+template <class T>
+uint32_t field_part(uint32_t value) {
+  return sizeof(T) == 8 ? std::min(value, 64u) : value & 0xff;
+}
 template <class T>
 struct Bfe {
   static T apply(T a, uint32_t b, uint32_t c) {
-    const uint32_t position = b & 0xff, length = c & 0xff, msb = 8 * sizeof(T) - 1;
+    const uint32_t position = field_part<T>(b), length = field_part<T>(c);
+    const uint32_t msb = 8 * sizeof(T) - 1;
     T result = 0;
     const bool fill =
         std::is_signed_v<T> && length != 0 && (a >> std::min(position + length - 1, msb) & 1);
@@ -99,7 +106,7 @@ struct Bfe {
 template <class T>
 struct Bfi {
   static T apply(T a, T b, uint32_t c, uint32_t d) {
-    const uint32_t position = c & 0xff, length = d & 0xff;
+    const uint32_t position = field_part<T>(c), length = field_part<T>(d);
     T result = b;
     for (uint32_t i = 0; i < length && position + i < 8 * sizeof(T); ++i) {
       const T mask = static_cast<T>(T{1} << (position + i));
@@ -170,6 +177,7 @@ T extend(T value, uint32_t width) {
 
 /// Position of the |n|-th set bit of the mask at or above (n > 0), or below (n < 0) the base.
 uint32_t find_nth_set(uint32_t mask, uint32_t base, int32_t n) {
+  if (n == INT32_MIN) return 0;  // as NVIDIA's GPUs do
   if (n == 0) return base < 32 && (mask >> base & 1) ? base : UINT32_MAX;
   const int64_t step = n > 0 ? 1 : -1;
   uint64_t left = static_cast<uint64_t>(n > 0 ? int64_t{n} : -int64_t{n});

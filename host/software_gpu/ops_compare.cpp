@@ -51,7 +51,7 @@ void compare(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   const uint64_t *a = block.row(in.a), *b = block.row(in.b);
   if (in.dst2 == NO_ROW && in.mode == NONE && !in.flush) {
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>)
+    if constexpr (std::is_same_v<T, Half>)
       for_each(lanes,
                [=](uint32_t i) { d[i] = holds<C, float>(from_slot<T>(a[i]), from_slot<T>(b[i])); });
     else
@@ -71,9 +71,9 @@ void compare(Block& block, const Instruction& in, const Lanes& lanes) {
   });
 }
 
-/// f16x2 and bf16x2: two results in two predicates, or in the halves of a register, which hold
+/// f16x2: two results in two predicates, or in the halves of a register, which hold
 /// `imm` where the comparison is true.
-template <int C, class H>
+template <int C>
 void compare_pair(Block& block, const Instruction& in, const Lanes& lanes) {
   uint64_t* d = block.row(in.dst);
   uint64_t* d2 = in.dst2 == NO_ROW ? nullptr : block.row(in.dst2);
@@ -84,7 +84,7 @@ void compare_pair(Block& block, const Instruction& in, const Lanes& lanes) {
     const auto result = [&](int shift) {
       return combine(
           in.mode,
-          holds<C, float>(load<H>(a[i] >> shift, in.flush), load<H>(b[i] >> shift, in.flush)),
+          holds<C, float>(load<Half>(a[i] >> shift, in.flush), load<Half>(b[i] >> shift, in.flush)),
           other);
     };
     const uint64_t low = result(0), high = result(16);
@@ -109,13 +109,12 @@ Handler pick_float(int c) {
   return TABLE[c];
 }
 
-template <class H>
 Handler pick_pair(int c) {
-  constexpr Handler TABLE[] = {compare_pair<EQ, H>,  compare_pair<NE, H>,     compare_pair<LT, H>,
-                               compare_pair<LE, H>,  compare_pair<GT, H>,     compare_pair<GE, H>,
-                               compare_pair<EQU, H>, compare_pair<NEU, H>,    compare_pair<LTU, H>,
-                               compare_pair<LEU, H>, compare_pair<GTU, H>,    compare_pair<GEU, H>,
-                               compare_pair<NUM, H>, compare_pair<NOT_NUM, H>};
+  constexpr Handler TABLE[] = {compare_pair<EQ>,  compare_pair<NE>,     compare_pair<LT>,
+                               compare_pair<LE>,  compare_pair<GT>,     compare_pair<GE>,
+                               compare_pair<EQU>, compare_pair<NEU>,    compare_pair<LTU>,
+                               compare_pair<LEU>, compare_pair<GTU>,    compare_pair<GEU>,
+                               compare_pair<NUM>, compare_pair<NOT_NUM>};
   return TABLE[c];
 }
 
@@ -138,12 +137,8 @@ Handler pick(int c, Type type) {
       return pick_integer<int64_t>(c);
     case Type::F16:
       return pick_float<Half>(c);
-    case Type::BF16:
-      return pick_float<Bfloat>(c);
     case Type::F16X2:
-      return pick_pair<Half>(c);
-    case Type::BF16X2:
-      return pick_pair<Bfloat>(c);
+      return pick_pair(c);
     case Type::F32:
       return pick_float<float>(c);
     case Type::F64:
@@ -152,8 +147,6 @@ Handler pick(int c, Type type) {
       return nullptr;
   }
 }
-
-bool is_pair(Type type) { return type == Type::F16X2 || type == Type::BF16X2; }
 
 int take_comparison(Decoding& d) {
   const int same_unsigned = d.modifiers.take_one({"lo", "ls", "hi", "hs"});
@@ -186,10 +179,11 @@ void decode_setp(Decoding& d) {
   const Type type = d.modifiers.take_type();
   d.set_dst();
   if (!d.operand(0).second_name.empty()) {
+    if (type == Type::F16) d.fail("one predicate only is allowed for the result");
     ptx::Operand second;
     second.name = d.operand(0).second_name;
     d.out.dst2 = d.decoder.destination(second);
-  } else if (is_pair(type)) {
+  } else if (type == Type::F16X2) {
     d.fail("two predicates are needed for the results: p|q");
   }
   decode_comparison(d, type, c, combination);
@@ -206,9 +200,6 @@ uint32_t true_value(Type type) {
     case Type::F16:
     case Type::F16X2:
       return 0x3c00;
-    case Type::BF16:
-    case Type::BF16X2:
-      return 0x3f80;
     case Type::F32:
       return 0x3f800000;
     case Type::U16:
@@ -229,7 +220,7 @@ void decode_set(Decoding& d) {
   const Type result = d.modifiers.take_type(), type = d.modifiers.take_type();
   if (true_value(result) == 0) d.fail("this type is not supported");
   decode_comparison(d, type, c, combination);
-  if (is_pair(type)) {
+  if (type == Type::F16X2) {
     d.out.imm = true_value(result) & 0xffff;
     return d.set_dst();
   }

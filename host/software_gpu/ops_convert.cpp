@@ -65,7 +65,7 @@ D convert(A value, const Instruction& in) {
     Work result;
     if constexpr (std::is_same_v<A, double> && !std::is_same_v<D, double>)
       if (std::isnan(value) && !in.saturate) return narrowed_nan<D>(value);
-    if constexpr (std::is_same_v<A, float>)
+    if constexpr (std::is_same_v<A, float> && !IS_HALF<D>)  // .ftz or not, as NVIDIA's GPUs do
       if (in.flush) value = flushed(value);
     if constexpr (IS_HALF<A>)
       result = static_cast<float>(value);

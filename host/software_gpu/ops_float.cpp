@@ -103,10 +103,17 @@ struct FTanh {
   static T apply(T a) { return canonical(std::tanh(a)); }
 };
 
+/// div.approx.f32 multiplies by a reciprocal, which is 0 above 2^126.
+float coarse_divide(float a, float b) {
+  const bool vanishes = std::fabs(b) > 0x1p126f && std::isfinite(b);
+  return canonical(vanishes ? a * std::copysign(0.0f, b) : a / b);
+}
+
 /// rcp and rsqrt .approx.ftz.f64 look at the upper word of a number and make that of the result.
 double coarse(double a, double (*f)(double)) {
-  if (std::isnan(a)) return a;
-  const double result = f(std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32));
+  const double upper = std::bit_cast<double>(std::bit_cast<uint64_t>(a) >> 32 << 32);
+  if (std::isnan(upper)) return a;
+  const double result = f(upper);
   if (std::isnan(result)) return result;
   return std::bit_cast<double>((std::bit_cast<uint64_t>(result) + (1ull << 31)) >> 32 << 32);
 }
@@ -330,6 +337,7 @@ void decode_float_arithmetic(Decoding& d) {
   d.out.mode = static_cast<uint8_t>(rounding);
   if (type == Type::F32) {
     d.out.handler = careful ? family.careful32 : family.plain32;
+    if (approximate && name == "div") d.out.handler = Careful<coarse_divide>::run;
   } else if (type == Type::F64) {
     d.out.handler = careful ? family.careful64 : family.plain64;
     if (approximate && d.out.flush)

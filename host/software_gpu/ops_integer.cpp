@@ -183,7 +183,8 @@ Handler for_signed(Type type) {
   return is_signed(type) ? for_integer<Op>(type) : nullptr;
 }
 
-/// add.cc, addc, sub.cc, subc, mad.cc, madc: `mode` bit 0 reads the carry, bit 1 writes it.
+/// add.cc, addc, sub.cc, subc, mad.cc, madc: `mode` bit 0 reads the carry, bit 1 writes it. As on
+/// NVIDIA's GPUs a subtraction adds the complement, so that no borrow is a carry.
 enum CarryKind : uint8_t { READS = 1, WRITES = 2 };
 
 template <class T, bool SUBTRACT>
@@ -194,13 +195,11 @@ void add_with_carry(Block& block, const Instruction& in, const Lanes& lanes) {
   const uint64_t* b = block.row(in.b);
   const bool reads = in.mode & READS, writes = in.mode & WRITES;
   for_each(lanes, [=](uint32_t i) {
-    const T x = static_cast<T>(a[i]), y = static_cast<T>(b[i]);
-    const T extra = reads ? static_cast<T>(carry[i] & 1) : 0;
+    const T x = static_cast<T>(a[i]), y = static_cast<T>(SUBTRACT ? ~b[i] : b[i]);
+    const T extra = reads ? static_cast<T>(carry[i] & 1) : T{SUBTRACT};
     T partial, sum;
-    const bool over =
-        SUBTRACT ? __builtin_sub_overflow(x, y, &partial) : __builtin_add_overflow(x, y, &partial);
-    const bool over2 = SUBTRACT ? __builtin_sub_overflow(partial, extra, &sum)
-                                : __builtin_add_overflow(partial, extra, &sum);
+    const bool over = __builtin_add_overflow(x, y, &partial);
+    const bool over2 = __builtin_add_overflow(partial, extra, &sum);
     d[i] = sum;
     if (writes) carry[i] = over || over2;
   });

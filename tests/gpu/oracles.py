@@ -18,13 +18,24 @@ os.environ.setdefault("KVGPU_SOFTWARE_GPU", "libcuda.so.1")
 
 from software_gpu.bench import Bench, edges
 from software_gpu.gpu import CudaError, gpu
+from software_gpu.kernels import BOXED
 from software_gpu.rows import Form, rows
 
 N_PROCESSES = 12
 LIMIT_S = 400
 
 
+def can_be_compared(form: Form) -> bool:
+    """Not what the test's kernel does to memory that the form may not be used on.
+
+    .nc is for what no thread writes, and NVIDIA's JIT crashes on a .param variable that is in no
+    call. Compilers emit neither.
+    """
+    return not form.has("nc") and not any(form.has(space) for space in BOXED)
+
+
 def compare(forms: list[Form]) -> list[str]:
+    forms = [form for form in forms if can_be_compared(form)]
     if not forms:
         return []
     bench = Bench(forms)
@@ -73,11 +84,15 @@ def main() -> int:
             print(line)
         return 0
     sizes = [len(row.forms()) if row.operands else 0 for row in rows()]
+    n_compared = sum(can_be_compared(f) for row in rows() if row.operands for f in row.forms())
     with ThreadPoolExecutor(N_PROCESSES) as pool:
         found = list(chain.from_iterable(pool.map(in_a_process, count(), repeat(0), sizes)))
     print(*found, sep="\n")
-    print(f"figure: {sum(sizes)} forms of PTX on the GPU, unlike their oracle or refused: {len(found)}")
-    return 1 if found or sum(sizes) == 0 else 0
+    print(
+        f"figure: {n_compared} of {sum(sizes)} forms of PTX compared on the GPU, unlike their "
+        f"oracle or refused: {len(found)}"
+    )
+    return 1 if found or n_compared == 0 else 0
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def agrees(got: int, want: object, t: str, tolerance: float | None) -> bool:
         return math.isnan(decode(got, "f64" if t == "memory" else t))
     if isinstance(want, Near):
         assert tolerance is not None
-        x, unit = decode(got, t), decode(1, t)
+        x, unit = decode(got, t), decode(1, t) + want.absolute
         if math.isinf(x) or math.isinf(want.value):
             largest = decode(encode((False, 1, 4096), t, "rz"), t)
             return x == want.value or abs(want.value) >= largest * (1 - tolerance)

@@ -30,9 +30,10 @@ class AnyNan:
 
 @dataclass(frozen=True)
 class Near:
-    """A result within the row's tolerance of this value."""
+    """A result within the row's tolerance of this value, or this far from it."""
 
     value: float
+    absolute: float = 0.0
 
 
 Exact = tuple[bool, int, int]  # sign, magnitude, exponent: magnitude * 2**exponent
@@ -166,6 +167,8 @@ def compute(operation: str, x: list[float], rounding: str) -> Exact | float:
 
 def arithmetic(form: Form, *bits: int) -> object:
     t = form.types[0]
+    if form.opcode in ("rcp", "rsqrt") and t == "f64" and form.has("approx") and form.has("ftz"):
+        bits = tuple(each >> 32 << 32 for each in bits)  # the lower word does not count
     x = [decode(each, t) for each in bits]
     if form.has("ftz"):
         x = [flushed(each, t) for each in x]
@@ -182,6 +185,10 @@ def arithmetic(form: Form, *bits: int) -> object:
 
 def near(form: Form, x: list[float]) -> object:
     t = form.types[0]
+    if (
+        form.opcode == "div" and form.has("approx") and 2.0**126 < abs(x[1]) < math.inf
+    ):  # its reciprocal is 0
+        x = [x[0] * math.copysign(0.0, x[1]), 1.0]
     functions: dict[str, Callable[..., float]] = {
         "div": lambda a, b: divided(a, b),
         "rcp": lambda a: divided(1.0, a),
@@ -198,7 +205,9 @@ def near(form: Form, x: list[float]) -> object:
         return special(value, t)
     if form.has("ftz"):
         value = flushed(value, t)
-    return Near(value)
+    if form.opcode in ("sin", "cos") and abs(x[0]) > 2 * math.pi:
+        return Near(0.0, absolute=1.0)
+    return Near(value, form.absolute)
 
 
 def extreme(form: Form, a: int, b: int) -> object:
@@ -255,7 +264,7 @@ def cvt(form: Form, a: int) -> object:
             return clamped(value, to) if form.has("sat") else number(value, to)
         return finish(form, encode((value < 0, abs(value), 0), to, rounding), to)
     x = decode(a, source)
-    if form.has("ftz") and source == "f32":
+    if form.has("ftz") and source == "f32" and to not in ("f16", "bf16"):
         x = flushed(x, source)
     if to not in FRACTION_BITS:
         return to_integer(x, to, source, rounding)

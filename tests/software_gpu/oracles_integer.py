@@ -38,14 +38,15 @@ def add(form: Form, a: int, b: int, carry: int = 0) -> object:
     return (total, total >> n) if form.has("cc") else total
 
 
-def sub(form: Form, a: int, b: int, borrow: int = 0) -> object:
+def sub(form: Form, a: int, b: int, carry: int = 1) -> object:
     t = form.types[0]
     x, y = number(a, t), number(b, t)
     if form.has("sat"):
         return clamped(x - y, t)
-    mask = (1 << SIZES[t]) - 1
-    total = (x & mask) - (y & mask) - (borrow & 1)
-    return (total, total < 0) if form.has("cc") else total
+    n = SIZES[t]
+    mask = (1 << n) - 1
+    total = (x & mask) + (~y & mask) + (carry & 1)  # no borrow is a carry, as on NVIDIA's GPUs
+    return (total, total >> n) if form.has("cc") else total
 
 
 def mad(form: Form, a: int, b: int, c: int, carry: int = 0) -> object:
@@ -121,9 +122,14 @@ def bfind(form: Form, a: int) -> int:
     return SIZES[form.types[0]] - 1 - at if form.has("shiftamt") and at >= 0 else at
 
 
+def field_part(t: str, value: int) -> int:
+    """PTX says that the low byte counts; NVIDIA's GPUs take the whole number for 64-bit values."""
+    return min(value & 0xFFFFFFFF, 64) if SIZES[t] == 64 else value & 255
+
+
 def bfe(form: Form, a: int, position: int, length: int) -> int:
     t = form.types[0]
-    position, length, n = position & 255, length & 255, SIZES[t]
+    position, length, n = field_part(t, position), field_part(t, length), SIZES[t]
     a &= (1 << n) - 1
     field = a >> position & (1 << length) - 1
     if t[0] == "s" and length and a >> min(position + length - 1, n - 1) & 1:
@@ -132,8 +138,10 @@ def bfe(form: Form, a: int, position: int, length: int) -> int:
 
 
 def bfi(form: Form, a: int, b: int, position: int, length: int) -> int:
-    mask = (1 << (length & 255)) - 1 << (position & 255)
-    return b & ~mask | a << (position & 255) & mask
+    t = form.types[0]
+    position, length = field_part(t, position), field_part(t, length)
+    mask = (1 << length) - 1 << position
+    return b & ~mask | a << position & mask
 
 
 def bmsk(form: Form, position: int, width: int) -> int:
@@ -152,6 +160,8 @@ def szext(form: Form, a: int, width: int) -> int:
 
 def fns(form: Form, mask: int, base: int, offset: int) -> int:
     base, n = base & 0xFFFFFFFF, number(offset, "s32")
+    if n == -(1 << 31):  # as NVIDIA's GPUs do
+        return 0
     there = [i for i in range(32) if mask >> i & 1 and (i <= base if n < 0 else i >= base)]
     if n == 0:
         return base if base in there else -1

@@ -30,7 +30,8 @@ class Form:
     opcode: str
     parts: tuple[str, ...]
     operands: tuple[str, ...]
-    tolerance: float | None
+    tolerance: float | None = None
+    absolute: float = 0.0
 
     @property
     def text(self) -> str:
@@ -53,6 +54,7 @@ class Row:
     form: str
     operands: str
     tolerance: float | None
+    absolute: float
 
     @property
     def name(self) -> str:
@@ -90,6 +92,7 @@ class Row:
                 parts,
                 tuple(value if word == "#" else word for word in operands),
                 self.tolerance,
+                self.absolute,
             )
             for value in immediates
         ]
@@ -114,6 +117,6 @@ def combinations(words: list[str]) -> list[tuple[str, ...]]:
 
 def rows() -> list[Row]:
     return [
-        Row(row["form"], row.get("operands", ""), row.get("tolerance"))
+        Row(row["form"], row.get("operands", ""), row.get("tolerance"), row.get("absolute", 0.0))
         for row in tomllib.loads(FILE.read_text())["row"]
     ]
