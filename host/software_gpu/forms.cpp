@@ -21,13 +21,10 @@ Words split(std::string_view text, char separator) {
   return words;
 }
 
-/// A part of a form: one of `names`.
+/// A part of a form: one of some alternatives, of one modifier or several.
 struct Part {
-  Words names;
+  std::vector<Words> alternatives;
   bool is_optional = false, is_type = false;
-  bool has(std::string_view name) const {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  }
 };
 using Form = std::vector<Part>;  // without the opcode
 
@@ -41,8 +38,9 @@ const std::unordered_multimap<std::string_view, Form>& forms() {
         Part part;
         part.is_optional = words[i].ends_with('?') || words[i].ends_with('~');
         if (part.is_optional) words[i].remove_suffix(1);
-        part.names = split(words[i], '|');
-        part.is_type = type_from_name(part.names.front()) != Type::NONE;
+        for (const std::string_view each : split(words[i], '|'))
+          part.alternatives.push_back(split(each, '.'));
+        part.is_type = type_from_name(part.alternatives.front().front()) != Type::NONE;
         form.push_back(std::move(part));
       }
       for (const std::string_view opcode : split(words.front(), '|')) result.emplace(opcode, form);
@@ -52,18 +50,30 @@ const std::unordered_multimap<std::string_view, Form>& forms() {
   return table;
 }
 
+/// Take one of the part's alternatives out of `left`, if it is there: of types only the first.
+bool take(const Part& part, Words* left) {
+  const auto is_type = [](std::string_view name) { return type_from_name(name) != Type::NONE; };
+  const auto first_type = std::find_if(left->begin(), left->end(), is_type);
+  const auto place = [&](std::string_view name) {
+    if (!part.is_type) return std::find(left->begin(), left->end(), name);
+    return first_type != left->end() && *first_type == name ? first_type : left->end();
+  };
+  for (const Words& alternative : part.alternatives) {
+    const bool is_there =
+        std::all_of(alternative.begin(), alternative.end(),
+                    [&](std::string_view name) { return place(name) != left->end(); });
+    if (!is_there) continue;
+    for (const std::string_view name : alternative) left->erase(place(name));
+    return true;
+  }
+  return false;
+}
+
 /// Types count in their order, other modifiers in any.
 bool fits(const Form& form, const ptx::Instruction& instruction) {
   Words left(instruction.opcode.begin() + 1, instruction.opcode.end());
-  for (const Part& part : form) {
-    const auto found = std::find_if(left.begin(), left.end(), [&](std::string_view name) {
-      return part.is_type ? type_from_name(name) != Type::NONE : part.has(name);
-    });
-    if (found != left.end() && part.has(*found))
-      left.erase(found);
-    else if (!part.is_optional)
-      return false;
-  }
+  for (const Part& part : form)
+    if (!take(part, &left) && !part.is_optional) return false;
   return left.empty();
 }
 

@@ -66,7 +66,7 @@ class Row:
             form
             for opcode in opcodes.split("|")
             for parts in combinations(words)
-            for form in self.concrete(opcode, tuple(part for part in parts if part))
+            for form in self.concrete(opcode, tuple(p for p in ".".join(parts).split(".") if p))
         ]
 
     def concrete(self, opcode: str, parts: tuple[str, ...]) -> list[Form]:
