@@ -101,9 +101,15 @@ class Block {
 
   enum class State { FINISHED, UNFINISHED };
   /// Run at most `n_instructions`.
-  State run(uint64_t n_instructions);
+  State run(int64_t n_instructions);
 
   // For handlers.
+  /// The instruction left memory, and what its threads know of it, as they were: they may wait for
+  /// others, who should not have to wait for long. Called once per instruction.
+  void poll() {
+    n_backward_ += MAX_BACKWARD_BRANCHES / 4;
+    budget_ -= POLL_INSTRUCTIONS;
+  }
   uint64_t* row(Row r) { return rows_.data() + (size_t{first_row_} + r) * n_threads_; }
   const std::vector<Row>& vector(const Instruction& in) const {
     return function_->vectors[in.extra];
@@ -143,6 +149,10 @@ class Block {
   bool read_string(const Instruction& in, uint32_t lane, uint64_t address, std::string* text);
 
  private:
+  // Before another group gets a turn.
+  static constexpr uint32_t MAX_BACKWARD_BRANCHES = 4096;
+  static constexpr int64_t POLL_INSTRUCTIONS = 2'500;  // what it costs of the slice
+
   struct Waiting {
     Group group;
     const Instruction* instruction;
@@ -175,6 +185,7 @@ class Block {
   void step_warp(const Instruction& in);
   void split_off(const std::vector<uint16_t>& lanes, uint32_t pc);
   void jumped_to(uint32_t target, uint32_t from);
+  void went_back();
   void retire(const std::vector<uint16_t>& lanes);
   void release_warp_waiters();
   void check_barriers();
@@ -203,7 +214,8 @@ class Block {
   const Function* function_ = nullptr;
   uint32_t first_row_ = 0;
   uint32_t stop_pc_ = UINT32_MAX;  // where the current group may meet others
-  uint32_t n_backward_ = 0;        // backward branches taken since the group was selected
+  uint32_t n_backward_ = 0;        // backward branches taken since a group gave up its turn
+  int64_t budget_ = 0;             // instructions left of the slice
   uint64_t n_turns_ = 0;
   bool unfair_turn_ = false;  // a group that is not the first in order gets a turn
   bool next_turn_unfair_ = false;

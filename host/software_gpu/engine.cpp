@@ -13,8 +13,7 @@ namespace software_gpu {
 namespace {
 
 // A block that ran this many instructions makes room for others: they may be what it waits for.
-constexpr uint64_t SLICE_INSTRUCTIONS = 200'000;
-constexpr uint64_t COOPERATIVE_SLICE_INSTRUCTIONS = 5'000;
+constexpr int64_t SLICE_INSTRUCTIONS = 200'000;
 constexpr size_t MAX_UNFINISHED_BLOCKS = 32;   // per core, for launches that are not cooperative
 constexpr uint64_t MIN_SHARED_THREADS = 4096;  // smaller launches are not worth waking a helper
 
@@ -62,7 +61,6 @@ struct Run {
 void run_blocks(Run& run) {
   Launch& launch = *run.launch;
   const uint64_t n_blocks = launch.grid.count();
-  const uint64_t slice = launch.cooperative ? COOPERATIVE_SLICE_INSTRUCTIONS : SLICE_INSTRUCTIONS;
   const size_t max_unfinished = launch.cooperative ? SIZE_MAX : MAX_UNFINISHED_BLOCKS;
   std::deque<std::unique_ptr<Block>> unfinished;
   std::unique_ptr<Block> spare;
@@ -81,7 +79,7 @@ void run_blocks(Run& run) {
     } else {
       return;
     }
-    if (block->run(slice) == Block::State::FINISHED)
+    if (block->run(SLICE_INSTRUCTIONS) == Block::State::FINISHED)
       spare = std::move(block);
     else
       unfinished.push_back(std::move(block));

@@ -53,17 +53,20 @@ void update(Block& block, const Instruction& in, const Lanes& lanes, F compute) 
   const uint64_t* a = block.row(in.a);
   const uint64_t* b = block.row(in.b);
   const uint64_t* c = block.row(in.c == NO_ROW ? in.b : in.c);
+  bool changed = false;
   for_each(lanes, [&](uint32_t i) {
     char* at = block.resolve(in, i, a[i] + static_cast<uint64_t>(in.imm), sizeof(U), sizeof(U));
     if (!at) return;
     U* word = reinterpret_cast<U*>(at);
-    U old = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(
-        word, &old, compute(at, old, static_cast<U>(b[i]), static_cast<U>(c[i])), false,
-        __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
-    }
+    U old = __atomic_load_n(word, __ATOMIC_RELAXED), now;
+    do {
+      now = compute(at, old, static_cast<U>(b[i]), static_cast<U>(c[i]));
+    } while (
+        !__atomic_compare_exchange_n(word, &old, now, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    changed |= now != old;
     d[i] = old;
   });
+  if (!changed) block.poll();
 }
 
 template <int K, class T>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Control flow: bra brx call ret exit trap bar barrier nanosleep. The scheduler carries these out.
-#include <sched.h>
-
 #include "builtins.h"
 #include "decoder.h"
 #include "map.h"
@@ -99,7 +97,7 @@ void decode_barrier(Decoding& d) {
   if (at + 1 < end) d.out.b = d.value(at + 1, Type::U32);
 }
 
-void yield_thread(Block&, const Instruction&, const Lanes&) { sched_yield(); }
+void sleep(Block& block, const Instruction&, const Lanes&) { block.poll(); }
 
 void nothing(Block&, const Instruction&, const Lanes&) {}
 
@@ -119,7 +117,7 @@ void add_control_operations(OperationTable* table) {
   t["brkpt"] = t["trap"];
   t["nanosleep"] = [](Decoding& d) {
     d.modifiers.take_type();
-    d.out.handler = yield_thread;
+    d.out.handler = sleep;
   };
   t["pmevent"] = [](Decoding& d) {
     d.modifiers.take("mask");

@@ -37,6 +37,24 @@ void load(Block& block, const Instruction& in, const Lanes& lanes) {
   });
 }
 
+/// Volatile, relaxed or acquire: who reads again what the register holds already polls.
+template <class T>
+void load_strong(Block& block, const Instruction& in, const Lanes& lanes) {
+  uint64_t* d = block.row(in.dst);
+  const uint64_t* a = block.row(in.a);
+  const uint64_t offset = static_cast<uint64_t>(in.imm);
+  bool changed = false;
+  for_each(lanes, [&](uint32_t i) {
+    const char* from = block.resolve(in, i, a[i] + offset, sizeof(T), sizeof(T));
+    if (!from) return;
+    const uint64_t value =
+        extended<T>(__atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_ACQUIRE));
+    changed |= value != d[i];
+    d[i] = value;
+  });
+  if (!changed) block.poll();
+}
+
 template <class T>
 void store(Block& block, const Instruction& in, const Lanes& lanes) {
   const uint64_t* a = block.row(in.a);
@@ -54,6 +72,7 @@ void load_vector(Block& block, const Instruction& in, const Lanes& lanes) {
   const std::vector<Row>& rows = block.vector(in);
   const uint64_t offset = static_cast<uint64_t>(in.imm);
   const uint32_t n_bytes = static_cast<uint32_t>(sizeof(T) * rows.size());
+  bool changed = !in.strong;
   for_each(lanes, [&](uint32_t i) {
     const char* from = block.resolve(in, i, a[i] + offset, n_bytes, n_bytes);
     if (!from) return;
@@ -61,8 +80,13 @@ void load_vector(Block& block, const Instruction& in, const Lanes& lanes) {
     for (size_t k = 0; k < rows.size(); ++k)
       values[k] =
           extended<T>(__atomic_load_n(reinterpret_cast<const T*>(from) + k, __ATOMIC_ACQUIRE));
-    for (size_t k = 0; k < rows.size(); ++k) block.row(rows[k])[i] = values[k];
+    for (size_t k = 0; k < rows.size(); ++k) {
+      uint64_t& slot = block.row(rows[k])[i];
+      changed |= slot != values[k];
+      slot = values[k];
+    }
   });
+  if (!changed) block.poll();
 }
 
 template <class T>
@@ -110,12 +134,12 @@ void store_row(Block& block, const Instruction& in, const Lanes& lanes) {
 }
 
 struct Handlers {
-  Handler load, store, load_vector, store_vector, load_parameter, load_row, store_row;
+  Handler load, load_strong, store, load_vector, store_vector, load_parameter, load_row, store_row;
 };
 
 template <class T>
-constexpr Handlers HANDLERS = {load<T>,           store<T>,    load_vector<T>, store_vector<T>,
-                               load_parameter<T>, load_row<T>, store_row<T>};
+constexpr Handlers HANDLERS = {load<T>,         load_strong<T>,    store<T>,    load_vector<T>,
+                               store_vector<T>, load_parameter<T>, load_row<T>, store_row<T>};
 
 const Handlers* handlers(Type type) {
   switch (type) {
@@ -224,7 +248,7 @@ void decode_load(Decoding& d) {
     if (d.operand(0).elements.size() != d.out.n_vector) d.fail("wrong number of elements");
   } else {
     d.set_dst();
-    d.out.handler = h->load;
+    d.out.handler = d.out.strong ? h->load_strong : h->load;
   }
 }
 

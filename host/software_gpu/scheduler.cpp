@@ -9,7 +9,6 @@
 namespace software_gpu {
 namespace {
 
-constexpr uint32_t MAX_BACKWARD_BRANCHES = 1024;  // before another group gets a turn
 constexpr size_t MAX_ROW_WORDS = (1ull << 30) / 8;
 
 bool goes_first(const Group& a, const Group& b) {
@@ -18,8 +17,9 @@ bool goes_first(const Group& a, const Group& b) {
 
 }  // namespace
 
-Block::State Block::run(uint64_t n_instructions) {
-  while (n_instructions-- > 0) {
+Block::State Block::run(int64_t n_instructions) {
+  budget_ = n_instructions;
+  while (budget_-- > 0) {
     if (!selected_ && !select_group()) return State::FINISHED;
     const Instruction& in = function_->code[current_.pc];
     if (in.control == Control::ORDINARY) [[likely]] {
@@ -66,7 +66,6 @@ bool Block::select_group() {
   current_.last_turn = ++n_turns_;
   function_ = current_.frame->function;
   first_row_ = current_.frame->first_row;
-  n_backward_ = 0;
   update_stop_pc();
   return true;
 }
@@ -141,8 +140,16 @@ void Block::split_off(const std::vector<uint16_t>& lanes, uint32_t pc) {
 
 void Block::jumped_to(uint32_t target, uint32_t from) {
   current_.pc = target;
-  if (target > from || ++n_backward_ < MAX_BACKWARD_BRANCHES || runnable_.empty()) return;
-  deselect_group();
+  if (target <= from) went_back();
+}
+
+/// The count goes on when another group is selected in order: a loop that calls functions or
+/// diverges is left at every pass, and those below it should still have their turn.
+void Block::went_back() {
+  if (++n_backward_ < MAX_BACKWARD_BRANCHES) return;
+  n_backward_ = 0;
+  if (runnable_.empty()) return;
+  if (selected_) deselect_group();
   next_turn_unfair_ = true;
 }
 
@@ -154,8 +161,11 @@ void Block::step_branch(const Instruction& in) {
   ++current_.pc;
   if (taken.count == 0) return;
   split_off(std::vector<uint16_t>(predicated_), in.target);
-  if (in.target <= from && !unfair_turn_) return deselect_group();
-  update_stop_pc();
+  if (in.target <= from) {
+    if (!unfair_turn_) deselect_group();
+    went_back();
+  }
+  if (selected_) update_stop_pc();
 }
 
 void Block::step_branch_indexed(const Instruction& in) {
@@ -163,18 +173,22 @@ void Block::step_branch_indexed(const Instruction& in) {
   const uint64_t* index = row(in.a);
   const std::vector<uint16_t> lanes =
       lane_list(in.predicate == NO_ROW ? current_.view() : active_lanes(in));
-  ++current_.pc;
+  const uint32_t from = current_.pc++;
+  bool back = false;
   for (uint32_t target = 0; target < table.size(); ++target) {
     std::vector<uint16_t> here;
     for (const uint16_t lane : lanes)
       if (static_cast<uint32_t>(index[lane]) == target) here.push_back(lane);
-    if (!here.empty()) split_off(here, table[target]);
+    if (here.empty()) continue;
+    split_off(here, table[target]);
+    back |= table[target] <= from;
   }
   if (current_.lanes.empty()) {
     selected_ = false;
   } else {
     deselect_group();
   }
+  if (back) went_back();
 }
 
 void Block::step_call(const Instruction& in) {

@@ -40,10 +40,63 @@ FORMS = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("n_blocks", "n_threads"), [(1, 32), (1, 256), (8, 64)])
+@pytest.mark.parametrize(("n_blocks", "n_threads"), [(1, 32), (1, 256), (48, 64)])
 def test_lock_taken_by_all_threads(form: str, n_blocks: int, n_threads: int) -> None:
     source = f'extern "C" __global__ void k(unsigned* words) {{{FORMS[form]}\n}}'
     assert run(source, 2, n_blocks, n_threads) == [0, n_blocks * n_threads]
+
+
+TAKEN = """
+  volatile unsigned* sum = words + 1;
+  *sum = *sum + 1;
+  __threadfence();
+  atomicExch(&words[0], 0u);"""
+# Loops that a group of threads leaves, and is selected anew for, at every pass.
+LEFT_LOOPS = {
+    "call": """
+__device__ __noinline__ bool take(unsigned* lock) { return atomicCAS(lock, 0u, 1u) == 0u; }
+extern "C" __global__ void k(unsigned* words) {
+  while (!take(words));""",
+    "calls_without_polling": """
+__device__ __noinline__ bool take(unsigned* lock) {
+  return atomicAdd(lock + 2, 1u) % 2 == 0u && atomicCAS(lock, 0u, 1u) == 0u;
+}
+extern "C" __global__ void k(unsigned* words) {
+  while (!take(words));""",
+    "divergence": """
+extern "C" __global__ void k(unsigned* words) {
+  volatile unsigned* other = words + 2;
+  for (bool done = false; !done;) {
+    if (threadIdx.x & 1) {
+      *other = threadIdx.x;
+      done = atomicCAS(words, 0u, 1u) == 0u;
+    } else {
+      done = atomicCAS(words, 0u, 1u) == 0u;
+      *other = threadIdx.x;
+    }
+  }""",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("form", LEFT_LOOPS)
+def test_lock_taken_in_a_loop_that_is_left(form: str) -> None:
+    assert run(f"{LEFT_LOOPS[form]}{TAKEN}\n}}", 3)[:2] == [0, 32]
+
+
+@pytest.mark.timeout(60)
+def test_lock_of_tickets() -> None:
+    source = """
+extern "C" __global__ void k(unsigned* words) {
+  const unsigned ticket = atomicAdd(words, 1u);
+  volatile unsigned* served = words + 1;
+  while (*served != ticket);
+  words[2] += ticket;
+  __threadfence();
+  *served = ticket + 1;
+}"""
+    n = 48 * 64
+    assert run(source, 3, n_blocks=48, n_threads=64) == [n, n, n * (n - 1) // 2]
 
 
 @pytest.mark.timeout(60)
