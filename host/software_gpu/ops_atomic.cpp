@@ -35,13 +35,12 @@ T combine(T old, T b, T c) {
     return static_cast<T>(old ^ b);
 }
 
-template <class H>
 uint32_t add_pair(uint32_t old, uint32_t b) {
   uint32_t result = 0;
   for (int k = 0; k < 32; k += 16) {
     const float sum =
-        float{H{static_cast<uint16_t>(old >> k)}} + float{H{static_cast<uint16_t>(b >> k)}};
-    result |= uint32_t{H::from(sum).bits} << k;
+        float{Half{static_cast<uint16_t>(old >> k)}} + float{Half{static_cast<uint16_t>(b >> k)}};
+    result |= uint32_t{Half::from(sum).bits} << k;
   }
   return result;
 }
@@ -78,17 +77,15 @@ void atomic(Block& block, const Instruction& in, const Lanes& lanes) {
   });
 }
 
-template <class H>
 void atomic_add_pair(Block& block, const Instruction& in, const Lanes& lanes) {
   update<uint32_t>(block, in, lanes, [](const char*, uint32_t old, uint32_t b, uint32_t) {
-    return add_pair<H>(old, b);
+    return add_pair(old, b);
   });
 }
 
-template <class H>
 void atomic_add_half(Block& block, const Instruction& in, const Lanes& lanes) {
   update<uint16_t>(block, in, lanes, [](const char*, uint16_t old, uint16_t b, uint16_t) {
-    return H::from(double{H{old}} + double{H{b}}).bits;
+    return Half::from(double{Half{old}} + double{Half{b}}).bits;
   });
 }
 
@@ -136,13 +133,9 @@ Handler pick(int kind, Type type) {
     case Type::F64:
       return kind == ADD ? atomic<ADD, double> : nullptr;
     case Type::F16:
-      return kind == ADD ? atomic_add_half<Half> : nullptr;
-    case Type::BF16:
-      return kind == ADD ? atomic_add_half<Bfloat> : nullptr;
+      return kind == ADD ? atomic_add_half : nullptr;
     case Type::F16X2:
-      return kind == ADD ? atomic_add_pair<Half> : nullptr;
-    case Type::BF16X2:
-      return kind == ADD ? atomic_add_pair<Bfloat> : nullptr;
+      return kind == ADD ? atomic_add_pair : nullptr;
     default:
       return nullptr;
   }
@@ -151,8 +144,7 @@ Handler pick(int kind, Type type) {
 void decode_atomic(Decoding& d) {
   const bool reduction = d.source.opcode.front() == "red";
   d.out.releases = d.modifiers.take("release") || d.modifiers.take("acq_rel");
-  d.modifiers.ignore(
-      {"global", "relaxed", "acquire", "cta", "cluster", "gpu", "sys", "noftz", "async"});
+  d.modifiers.ignore({"global", "relaxed", "acquire", "cta", "gpu", "sys", "noftz"});
   if (d.modifiers.take("shared")) d.out.space = Space::SHARED;
   const int kind =
       d.modifiers.take_one({"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"});

@@ -174,7 +174,7 @@ Type take_memory_modifiers(Decoding& d) {
     d.out.strong |= m.take(strong);
   d.out.strong |= d.out.releases;
   m.take("weak");
-  m.ignore({"cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"});
+  m.ignore({"cta", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"});
   m.ignore({"L1::evict_normal", "L1::evict_last", "L1::evict_first", "L1::evict_unchanged",
             "L1::no_allocate"});
   m.ignore({"L2::64B", "L2::128B", "L2::256B"});
@@ -277,7 +277,7 @@ void fence(Block&, const Instruction&, const Lanes&) { full_fence(); }
 void nothing(Block&, const Instruction&, const Lanes&) {}
 
 void decode_fence(Decoding& d) {
-  d.modifiers.ignore({"cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"});
+  d.modifiers.ignore({"cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release"});
   d.out.handler = fence;
   d.out.access = Access::FENCE;
 }
