@@ -177,7 +177,7 @@ bench: build-release  ## native beside remoted, alternating, on a real GPU
 
 .PHONY: bench-software
 bench-software: build-release  ## the software GPU's speed beside its limits (WHAT=lanes|sgemm|vector_add|cores)
-	PYTHONPATH=packaging/python:benchmarks $(BIN)/python -P benchmarks/software_gpu.py $(WHAT)
+	PYTHONPATH=packaging/python:. $(BIN)/python -P benchmarks/software_gpu.py $(WHAT)
 
 .PHONY: stress-ring
 stress-ring: build-release  ## N records through a ring between two processes
