@@ -79,8 +79,12 @@ build-%: setup
 	@cmake --build --preset $* -j $(JOBS)
 
 .PHONY: deb
-deb: setup build-release  ## kvgpu-host and kvgpu-guest packages into dist/
+deb: setup build-release  ## the Debian packages into dist/, checked by lintian
 	@packaging/deb/build.sh
+
+.PHONY: repo
+repo: deb  ## dist/repo: a signed apt repository of the packages
+	@packaging/repo.sh
 
 # --- checks ---------------------------------------------------------------------------------------
 
@@ -146,11 +150,15 @@ fuzz: build-fuzz-targets  ## a hostile guest, for SECONDS (TARGET=decode, decode
 test-loopback: build-release
 	$(PYTEST) -n $(JOBS) tests/loopback
 
-test-vm-smoke: deb
+.PHONY: test-packages
+test-packages: repo  ## install, upgrade, remove, purge in clean Debian roots; manual pages, completion
+	$(PYTEST) tests/packages
+
+test-vm-smoke: repo
 	$(PYTEST) -m 'vm and smoke' tests/vm
 
 .PHONY: test-vm
-test-vm: deb  ## all tests that boot virtual machines (KVM where there is one, else emulated)
+test-vm: test-packages  ## all tests that boot virtual machines (KVM where there is one, else emulated)
 	$(PYTEST) -m vm tests/vm
 
 .PHONY: test-gpu
@@ -191,11 +199,15 @@ fresh: setup  ## `make demo` and `make test` in a new Debian 12 chroot that hold
 accept: setup  ## run the acceptance ledger tests/acceptance/SUBJECT.toml (ARGS=--record, --where vm)
 	$(BIN)/python tests/acceptance/accept.py $(SUBJECT) $(ARGS)
 
+.PHONY: screenshots
+screenshots: repo  ## draw docs/screenshots anew, with the software GPU and a VM of this machine
+	PYTHONPATH=packaging/python:tests $(BIN)/python -P -m framework.screenshots
+
 # --- see it work ----------------------------------------------------------------------------------
 
 .PHONY: demo
 demo:  ## an unmodified CUDA program in a virtual machine, from nothing
 	@mkdir -p build
-	@$(MAKE) --no-print-directory deb 2>&1 | tee build/demo-build.log || \
+	@$(MAKE) --no-print-directory repo 2>&1 | tee build/demo-build.log || \
 	  { echo "demo: failed: build (log build/demo-build.log)"; exit 1; }
 	@tests/framework/demo.sh

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from kvgpu.host import cuda_errors
 from kvgpu.host.errors import ConfigError, DaemonError, KvgpuError
+from kvgpu.host.ivshmem.placement import Placement, Placer
 from kvgpu.host.local_runs import LocalRuns
 from kvgpu.host.messages import (
     MAX_LINE_BYTES,
@@ -64,12 +65,14 @@ class ApiServer:
         broker: SessionBroker,
         vms: VmRegistry,
         runs: LocalRuns,
+        placer: Placer,
         get_status: Callable[[], Awaitable[HostStatus]],
     ) -> None:
         self.path = runtime_dir / "kvgpud.sock"
         self._broker = broker
         self._vms = vms
         self._runs = runs
+        self._placer = placer
         self._get_status = get_status
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -149,13 +152,16 @@ class ApiServer:
             case VmListRequest():
                 return {"vms": [asdict(vm.info()) for vm in self._vms.vms.values()]}
             case RunRequest(transport="shared", pinned_bytes=pinned_bytes):
-                number, path = self._runs.begin(peer.pid, peer.uid, pinned_bytes)
+                # Programs map pages of their own size, which a region of huge ones does not allow.
+                placement = Placement(nodes=(await self._placer.placement()).nodes)
+                number, path = self._runs.begin(peer.pid, peer.uid, pinned_bytes, placement)
                 runs.local.append(number)
                 return {"socket": str(path)}
             case RunRequest(transport="stream", pinned_bytes=pinned_bytes):
                 self._n_streams += 1
                 folder = self.path.parent / "run" / f"stream-{self._n_streams}"
-                run = await StreamRun.start(self._broker, folder, peer.uid, pinned_bytes)
+                placement = await self._placer.placement()
+                run = await StreamRun.start(self._broker, folder, peer.uid, pinned_bytes, placement)
                 runs.streams.append(run)
                 return {"socket": str(run.path)}
             case RunRequest(transport=transport):
@@ -179,4 +185,4 @@ def _peer(writer: asyncio.StreamWriter) -> Peer:
 
 def _require_owner(uid: int) -> None:
     if uid not in (0, os.geteuid()):
-        raise DaemonError("only root may do that")
+        raise DaemonError("only root may do that", hint="use sudo")

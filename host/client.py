@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from kvgpu.host.errors import DaemonError
-from kvgpu.host.messages import Request, decode_reply, encode_request
+from kvgpu.host.messages import (
+    Request,
+    SessionKillRequest,
+    SessionListRequest,
+    decode_reply,
+    encode_request,
+)
 
 _TIMEOUT_S = 60.0  # the first answer may wait for the driver's inventory
+
+Ask = Callable[[Request], dict[str, Any]]
 
 
 class ApiClient:
@@ -47,3 +56,14 @@ class ApiClient:
     def close(self) -> None:
         self._lines.close()
         self._sock.close()
+
+
+def end_session(ask: Ask, session: int) -> bool:
+    """End a session; return False if it has ended by itself. Raises DaemonError."""
+    try:
+        ask(SessionKillRequest(session))
+    except DaemonError:
+        if any(info["session"] == session for info in ask(SessionListRequest())["sessions"]):
+            raise
+        return False
+    return True

@@ -8,6 +8,11 @@ import logging
 from kvgpu.host.units import is_power_of_two
 
 
+def plain(text: str) -> str:
+    """Return `text` without what could pass for another line of a log."""
+    return "".join(c if c.isprintable() and c.isascii() else "?" for c in text)
+
+
 class Complaints:
     """Logs the 1st, 2nd, 4th, 8th ... complaint about `peer`, and counts the others."""
 

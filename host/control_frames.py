@@ -18,7 +18,8 @@ from kvgpu.host.errors import ProtocolError
 
 PROTOCOL_MAJOR = 0
 PROTOCOL_MINOR = 2
-FEATURES = 2  # REFUSED_CALL records
+FEATURE_DOORBELL = 1 << 2  # the client wakes its worker itself
+FEATURES = 2 | FEATURE_DOORBELL  # 2: REFUSED_CALL records
 # The windows a client may choose from; the C++ form is in protocol/include/kvgpu/layout.h.
 WINDOWS = (0x3000_0000_0000, 0x2000_0000_0000, 0x4000_0000_0000, 0x5000_0000_0000)
 # In OPEN and OPENED: guest and host share no memory (PROTOCOL.md §7).
@@ -31,6 +32,7 @@ MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
 MAX_STREAM_FRAME_BYTES = HEADER.size + MAX_STREAM_PAYLOAD_BYTES
 MAGIC = 0x4347564B
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
+_PIECE_BYTES = 256
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class Opened(Body):
     minor: int
     features: int
     session: int
-    reserved: int
+    doorbell: int
     block_offset: int
     block_bytes: int
     region_bytes: int
@@ -228,6 +230,26 @@ class Sessions(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class Prestarted(Body):
+    TYPE: ClassVar[int] = 24
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHI")
+    major: int
+    minor: int
+    n_devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Body):
+    TYPE: ClassVar[int] = 25
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<HHIQQ")
+    major: int
+    minor: int
+    away_s: int
+    region_bytes: int
+    block_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamForm(Body):
     """Any frame of a byte-stream session: kvgpud passes it on as it is."""
 
@@ -243,6 +265,7 @@ BODIES: dict[int, type[Body]] = {
     for body in (
         *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong, Query, Facts),
         *(Ready, ExtentAlloc, Extent, ExtentFree, Failed, End, Resumed, Sessions),
+        *(Prestarted, Assign),
     )
 }
 
@@ -289,9 +312,13 @@ def decode(message: bytes) -> Frame:
 
 
 class StreamDecoder:
-    """Finds frames in a byte stream; after garbage it goes on at the next magic, and says so."""
+    """Finds frames in a byte stream; after garbage it goes on at the next magic, and says so.
+
+    `n_pieces` counts what made work: frames, those that were dropped, and pieces of garbage.
+    """
 
     def __init__(self, peer: str) -> None:
+        self.n_pieces = 0
         self._buffer = bytearray()
         self._complaints = Complaints(_log, peer)
 
@@ -308,6 +335,7 @@ class StreamDecoder:
                 return
             message = bytes(self._buffer[:end])
             del self._buffer[:end]
+            self.n_pieces += 1
             try:
                 yield decode(message)
             except ProtocolError as error:
@@ -330,4 +358,5 @@ class StreamDecoder:
 
     def _skip(self, n_bytes: int, why: str) -> None:
         del self._buffer[:n_bytes]
+        self.n_pieces += 1 + n_bytes // _PIECE_BYTES
         self._complaints.add(f"{n_bytes} bytes skipped: {why}")

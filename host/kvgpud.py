@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import logging
 import os
 import resource
@@ -12,20 +13,23 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import kvgpu
-from kvgpu.host import paths
+from kvgpu.host import eventfd_kick, paths
 from kvgpu.host.api_server import ApiServer
-from kvgpu.host.config import HostConfig, load_config, worker_ids
+from kvgpu.host.config import HostConfig, load_config, make_jails
+from kvgpu.host.driver_watch import DriverWatch
 from kvgpu.host.errors import ConfigError, KvgpuError
-from kvgpu.host.inventory import Driver, choose_driver
+from kvgpu.host.ivshmem.placement import Placer
+from kvgpu.host.libvirt_watch import LibvirtWatch
 from kvgpu.host.local_runs import LocalRuns
 from kvgpu.host.messages import HostStatus
 from kvgpu.host.orphans import find_orphans
 from kvgpu.host.session_store import SessionStore
-from kvgpu.host.sessions import SessionBroker, WorkerSettings
+from kvgpu.host.sessions import SessionBroker
 from kvgpu.host.vms import VmRegistry
+from kvgpu.host.worker_settings import WorkerSettings
 
 _log = logging.getLogger("kvgpud")
 
@@ -36,57 +40,78 @@ class Daemon:
     def __init__(self, config: HostConfig, runtime_dir: Path) -> None:
         self._config = config
         worker = paths.find_worker()
+        eventfd_kick.prepare()
         runtime_dir.mkdir(parents=True, exist_ok=True)
-        self._driver_task = asyncio.create_task(
-            choose_driver(config.driver, worker, config.inventory_timeout_s)
-        )
-        self._driver_task.add_done_callback(_log_driver)
-        self._store = SessionStore(runtime_dir / "sessions", config.keep_sessions_s)
+        self._lock = _lock(runtime_dir)  # before it takes a living one's workers for orphans
+        self._drivers = DriverWatch(config.driver, worker, config.inventory_timeout_s)
+        self._store = SessionStore((runtime_dir / "sessions").resolve(), config.keep_sessions_s)
         # What a stop does; a kill leaves the sessions in any case.
         self.ends_sessions = config.keep_sessions_s == 0
+        self._log_dir = config.log_dir or runtime_dir / "log"
+        self._jails = make_jails(config)
+        if self._jails and self._jails.cgroups.problem:
+            _log.warning("workers have no cgroups: %s", self._jails.cgroups.problem)
         settings = WorkerSettings(
             binary=worker,
-            log_dir=config.log_dir or runtime_dir / "log",
-            ids=worker_ids(config),
+            log_dir=self._log_dir,
+            jails=self._jails,
             ready_timeout_s=config.ready_timeout_s,
             grace_s=config.grace_s,
             store=self._store,
+            n_prestarted=config.prestarted_workers,
         )
-        self._broker = SessionBroker(settings, self._driver)
-        self._vms = VmRegistry(runtime_dir, config, self._broker, self._driver)
+        self._broker = SessionBroker(settings, self._drivers.get)
+        placer = Placer(
+            config.huge_pages, config.numa, self._drivers.devices_now, self._drivers.wait
+        )
+        self._vms = VmRegistry(runtime_dir, config, self._broker, self._drivers, placer)
+        self._watch = LibvirtWatch(config.libvirt_uri, self._vms) if config.libvirt_uri else None
         self._runs = LocalRuns(runtime_dir / "run", self._broker, keep=config.keep_sessions_s > 0)
-        self._api = ApiServer(runtime_dir, self._broker, self._vms, self._runs, self._status)
+        self._api = ApiServer(
+            runtime_dir, self._broker, self._vms, self._runs, placer, self._status
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then let go of all, or end it: API and runs first, VMs last."""
-        orphans = await find_orphans(self._store)
-        self._vms.adopt_known(orphans)
+        orphans = await find_orphans(self._store, self._jails)
+        await self._vms.adopt_known(orphans)
         self._runs.adopt_known(orphans)
         orphans.abandon_rest(self._store)
+        self._broker.pool.start()
         await self._api.start()
+        if self._watch:
+            self._watch.start()
         _notify("READY=1")
         _log.info("listening on %s", self._api.path)
         await stop.wait()
         _notify("STOPPING=1")
+        if self._watch:
+            await self._watch.close()
         await self._api.close(end_runs=self.ends_sessions)
         await self._runs.close(end_sessions=self.ends_sessions)
         await self._vms.close(end_sessions=self.ends_sessions)
+        await self._broker.pool.close()
         if self.ends_sessions:
             await self._broker.end(list(self._broker.sessions.values()))
         else:
             _log.info("%d session(s) go on without kvgpud", len(self._broker.sessions))
             self._broker.leave()
-        self._driver_task.cancel()
-        await asyncio.wait([self._driver_task])
+        if self._jails:
+            self._jails.uids.close()
+        await self._drivers.close()
+        self._lock.close()
 
-    async def _driver(self) -> Driver:
-        return await asyncio.shield(self._driver_task)
+    def _confinement_problem(self) -> str:
+        if self._jails is None:
+            return "workers have kvgpud's user and namespaces"
+        problem = self._jails.cgroups.problem
+        return f"workers' memory has no limit: {problem}" if problem else ""
 
     async def _status(self) -> HostStatus:
         inventory: dict[str, Any] = {}
         driver, problem = "", ""
         try:
-            chosen = await self._driver()
+            chosen = await self._drivers.get()
             driver, inventory = str(chosen.path), chosen.inventory
         except KvgpuError as error:
             problem = str(error)
@@ -96,20 +121,12 @@ class Daemon:
             driver=driver,
             inventory=inventory,
             inventory_error=problem,
+            allow_hmm=self._config.allow_hmm,
+            confinement_problem=self._confinement_problem(),
             n_vms=len(self._vms.vms),
             n_sessions=len(self._broker.sessions),
+            log_dir=str(self._log_dir),
         )
-
-
-def _log_driver(task: asyncio.Task[Driver]) -> None:
-    if task.cancelled():
-        return
-    error = task.exception()
-    if error:
-        _log.error("no driver: %s", error)
-    else:
-        driver = task.result()
-        _log.info("driver %s, %d device(s)", driver.path, len(driver.devices))
 
 
 def _notify(state: str) -> None:
@@ -150,15 +167,18 @@ def _raise_descriptor_limit() -> None:
         _log.warning("cannot raise the limit of open files to %d: %s", hard, error)
 
 
-def _check_not_running(runtime_dir: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
-            sock.connect(str(runtime_dir / "kvgpud.sock"))
-        except OSError:
-            return
-    raise ConfigError(
-        f"a kvgpud serves {runtime_dir} already", hint="stop it, or choose another --runtime-dir"
-    )
+def _lock(runtime_dir: Path) -> IO[bytes]:
+    """Keep other kvgpuds out of `runtime_dir` for as long as the file is open."""
+    file = os.fdopen(os.open(runtime_dir / "kvgpud.lock", os.O_RDWR | os.O_CREAT, 0o600), "rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ConfigError(
+            f"a kvgpud serves {runtime_dir} already",
+            hint="stop it, or choose another --runtime-dir",
+        ) from error
+    return file
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -198,9 +218,9 @@ def main() -> None:
         changes = {"driver": arguments.driver, "jail": arguments.jail}
         given = {name: value for name, value in changes.items() if value is not None}
         if arguments.until_eof:  # it is for one command: nobody would come after it
-            given |= {"keep_sessions_s": 0, "log_dir": None}
+            given |= {"keep_sessions_s": 0, "log_dir": None, "libvirt_uri": ""}
+            given |= {"prestarted_workers": 0}
         config = load_config(arguments.config).model_copy(update=given)
-        _check_not_running(arguments.runtime_dir)
         _raise_descriptor_limit()
         asyncio.run(_serve(config, arguments.runtime_dir, arguments.until_eof))
     except (KvgpuError, OSError) as error:

@@ -30,6 +30,7 @@ from kvgpu.host.control_frames import (
     Refused,
 )
 from kvgpu.host.errors import SessionError
+from kvgpu.host.ivshmem.placement import ANYWHERE, Placement
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.packet_socket import PacketSocket
@@ -57,6 +58,7 @@ class LocalRun:
         record: RunRecord,
         region: Region | None = None,
         orphans: Sequence[Orphan] = (),
+        placement: Placement = ANYWHERE,
     ) -> None:
         """Begin a run, or go on with one whose `orphans` use `region`."""
         self._broker = broker
@@ -64,16 +66,13 @@ class LocalRun:
         self._clients: set[LocalClient] = set()
         pinned_bytes = record.pinned_bytes
         self._region = region or Region.create_memfd(
-            record.region, region_bytes_for(pinned_bytes), pinned_bytes
+            record.region, region_bytes_for(pinned_bytes), pinned_bytes, placement
         )
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.setblocking(False)
-        path.unlink(missing_ok=True)
-        self._listener.bind(str(path))
-        if os.geteuid() == 0:
-            os.chown(path, record.owner_uid, -1)
-        path.chmod(0o600)
-        self._listener.listen(64)
+        try:
+            self._listener = _listen_at(path, record.owner_uid)
+        except OSError:
+            self._region.close()
+            raise
         self._is_short = False
         for orphan in orphans:
             self._resume(orphan)
@@ -247,3 +246,20 @@ class LocalClient:
     def _on_session_end(self, session: Session) -> None:
         self._send(Frame(session.closed(), session.number))
         self._hang_up()
+
+
+def _listen_at(path: Path, owner_uid: int) -> socket.socket:
+    """Return a socket that only `owner_uid` can connect to. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.setblocking(False)
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        if os.geteuid() == 0:
+            os.chown(path, owner_uid, -1)
+        path.chmod(0o600)
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    return listener

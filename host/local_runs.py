@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from kvgpu.host import session_store
 from kvgpu.host.errors import RegionError
+from kvgpu.host.ivshmem.placement import ANYWHERE, Placement
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
 from kvgpu.host.local_clients import LocalRun
 from kvgpu.host.orphans import Orphan, Orphans
@@ -52,8 +53,10 @@ class LocalRuns:
             if int(left_over.stem) not in self._runs:
                 left_over.unlink()
 
-    def begin(self, asker_pid: int, uid: int, pinned_bytes: int) -> tuple[int, Path]:
-        """Return the run's number and the path of its socket. Raises OSError."""
+    def begin(
+        self, asker_pid: int, uid: int, pinned_bytes: int, placement: Placement = ANYWHERE
+    ) -> tuple[int, Path]:
+        """Return the run's number and the path of its socket. Raises OSError, RegionError."""
         self._last_number += 1
         number = self._last_number
         record = RunRecord(
@@ -66,7 +69,13 @@ class LocalRuns:
         )
         if self._keep:
             session_store.save(self._folder / f"{number}.json", record)
-        self._runs[number] = LocalRun(self._broker, self._socket(number), record)
+        try:
+            self._runs[number] = LocalRun(
+                self._broker, self._socket(number), record, placement=placement
+            )
+        except (OSError, RegionError):
+            self._forget(number)
+            raise
         return number, self._socket(number)
 
     async def end(self, number: int) -> None:

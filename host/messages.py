@@ -83,6 +83,7 @@ class SessionInfo:
     session: int
     name: str
     vm: str  # the VM's name, or "host" for a program under `kvgpu run`
+    region: str  # a UUID: of a VM's session the VM's
     pid: int  # in the guest
     uid: int  # in the guest
     comm: str
@@ -90,6 +91,7 @@ class SessionInfo:
     state: str  # starting, running, ending
     started_at_s: float  # Unix time
     pinned_bytes: int
+    doorbell: int  # that its program rings to wake the worker; 0: it has none
     log: str
 
 
@@ -101,11 +103,13 @@ class VmInfo:
     name: str
     state: str  # waiting (for QEMU), connected (to QEMU), ready (the agent has said HELLO),
     #             refused (not served; the log says why)
+    device: str  # ivshmem-plain, ivshmem-doorbell, none
     region_bytes: int
     memory_bytes: int
     compute_percent: int
     pinned_bytes: int
     n_sessions: int
+    n_kicks: int  # wake-ups of its workers that came through its port, not by a doorbell
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,11 @@ class HostStatus:
     driver: str
     inventory: dict[str, Any]  # as `kvgpu-worker --inventory` printed it; empty while unknown
     inventory_error: str
+    allow_hmm: bool  # of host.toml
+    confinement_problem: str  # what workers lack of docs/security.md; empty: nothing
     n_vms: int
     n_sessions: int
+    log_dir: str  # of the sessions
 
 
 def encode_request(request: Request) -> bytes:

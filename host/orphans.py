@@ -11,19 +11,21 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
+from kvgpu.host.confinement import Confinement, Jails
 from kvgpu.host.control_frames import MAX_FRAME_BYTES, PROTOCOL_MAJOR, End, Frame, Resumed, decode
 from kvgpu.host.errors import ProtocolError
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
-from kvgpu.host.processes import open_process
+from kvgpu.host.processes import kill, open_holders, open_process
 from kvgpu.host.session_store import SessionRecord, SessionStore
 from kvgpu.host.worker_process import WorkerHandle
 
 _log = logging.getLogger(__name__)
+_KILL_LIMIT_S = 2.0
 _ANSWER_LIMIT_S = 3.0  # a worker looks once a second whether the connection is still there
 
 
@@ -41,10 +43,11 @@ class Orphan:
         with contextlib.suppress(OSError):
             self.worker.control.send(Frame(End()).encode())
         _log.warning("session %d: nobody has a use for it, killed", self.record.session)
-        signal.pidfd_send_signal(self.worker.pidfd, signal.SIGKILL)
+        kill(self.worker.pidfd)
         self.worker.control.close()
         os.close(self.worker.pidfd)
         os.close(self.worker.kick_fd)
+        self.worker.confinement.release()  # its uid stays taken for as long as it lives
         self.close_region()
 
     def close_region(self) -> None:
@@ -81,13 +84,43 @@ class Orphans:
         self._by_region.clear()
 
 
-async def find_orphans(store: SessionStore) -> Orphans:
+async def find_orphans(store: SessionStore, jails: Jails | None) -> Orphans:
     """Find the sessions that outlived an earlier kvgpud, and forget those that did not."""
-    found = await asyncio.gather(*(_find(store, record) for record in store.load()))
+    records = store.load()
+    for path in store.strays():
+        await _end_stray(path)
+    found = await asyncio.gather(*(_find(store, record, jails) for record in records))
     return Orphans([orphan for orphan in found if orphan])
 
 
-async def _find(store: SessionStore, record: SessionRecord) -> Orphan | None:
+async def _end_stray(path: Path) -> None:
+    """End the worker of a session that nobody was told of: its memory is about to be given away.
+
+    The earlier kvgpud was killed before it could write the session down.
+    """
+    for pidfd in open_holders(path):
+        _log.warning("%s: a worker of which there is no record, killed", path)
+        kill(pidfd)
+        if not await _ends(pidfd, _KILL_LIMIT_S):
+            _log.error("%s: its worker cannot be killed", path)
+        os.close(pidfd)
+    path.unlink(missing_ok=True)
+
+
+async def _ends(pidfd: int, limit_s: float) -> bool:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), limit_s)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    return True
+
+
+async def _find(store: SessionStore, record: SessionRecord, jails: Jails | None) -> Orphan | None:
     pidfd = open_process(record.worker_pid, record.worker_start_ticks)
     if pidfd is None:
         _log.info("session %d: its worker ended while no kvgpud ran", record.session)
@@ -102,7 +135,9 @@ async def _find(store: SessionStore, record: SessionRecord) -> Orphan | None:
         control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         other_end.close()  # so it counts as hung up, and the worker is killed
         fds = [-1, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)]
-    worker = WorkerHandle(record.worker_pid, pidfd, control, fds[1], is_child=False)
+    own_uid = record.worker_uid
+    confinement = jails.adopt(own_uid) if jails and own_uid else Confinement()
+    worker = WorkerHandle(record.worker_pid, pidfd, control, fds[1], confinement, is_child=False)
     region_fd = fds[0]
     orphan = Orphan(record, worker, region_fd, answers=region_fd >= 0)
     if region_fd >= 0 and os.fstat(region_fd).st_ino != record.region_inode:

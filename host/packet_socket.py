@@ -10,19 +10,23 @@ from collections.abc import Callable, Sequence
 
 from kvgpu.host.control_frames import MAX_FRAME_BYTES, Frame, decode
 from kvgpu.host.errors import ProtocolError
+from kvgpu.host.pace import Pace
 
 _log = logging.getLogger(__name__)
 
 # More than a socket's buffer holds, so nothing that was sent in time is lost; and an end for a peer
 # that goes on sending.
 _MAX_DRAINED_FRAMES = 1024
+_BURST_FRAMES = 64  # that many at a time are never slowed down
+_MAX_FRAMES_PER_S = 5000
 
 
 class PacketSocket:
     """Calls `on_frame` per frame and `on_end` once: at end of file, on an error, or on bad bytes.
 
-    A peer that does not read until the socket's buffer is full is treated as gone, so that nobody
-    can make kvgpud keep memory for them.
+    A peer that sends without end is read no faster than _MAX_FRAMES_PER_S: the rest waits in the
+    socket, and others have their turn. One that does not read until the socket's buffer is full is
+    treated as gone, so that nobody can make kvgpud keep memory for them.
     """
 
     def __init__(
@@ -37,8 +41,9 @@ class PacketSocket:
         self._on_frame = on_frame
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
+        self._pace = Pace(_BURST_FRAMES, _MAX_FRAMES_PER_S)
         sock.setblocking(False)
-        self._loop.add_reader(sock, self._receive)
+        self._listen()
 
     @property
     def closed(self) -> bool:
@@ -64,6 +69,16 @@ class PacketSocket:
         if not self.closed:
             self._loop.remove_reader(self._sock)
             self._sock.close()
+
+    def _listen(self) -> None:
+        if not self.closed:
+            self._loop.add_reader(self._sock, self._on_readable)
+
+    def _on_readable(self) -> None:
+        pause_s = self._pace.count(1)
+        if self._receive() and pause_s and not self.closed:
+            self._loop.remove_reader(self._sock)
+            self._loop.call_later(pause_s, self._listen)
 
     def _receive(self) -> bool:
         try:

@@ -12,6 +12,7 @@ from kvgpu.host.errors import ConfigError
 RUNTIME_DIR = Path("/run/kvgpu")
 CONFIG_FILE = Path("/etc/kvgpu/host.toml")
 LIBEXEC_DIR = Path("/usr/libexec/kvgpu")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
 HOOK_FILE = Path("/etc/libvirt/hooks/qemu.d/kvgpu")
 _PRESETS = ("release", "dev", "asan", "tsan")
 

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kvgpu.host import cuda_errors
-from kvgpu.host.complaints import Complaints
+from kvgpu.host.complaints import Complaints, plain
 from kvgpu.host.control_frames import (
     FEATURE_BYTE_STREAM,
+    FEATURE_DOORBELL,
     FEATURES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
+    Assign,
     Closed,
     Extent,
     ExtentAlloc,
@@ -25,15 +29,17 @@ from kvgpu.host.control_frames import (
     Open,
     Opened,
 )
-from kvgpu.host.errors import RegionError
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
+from kvgpu.host.ivshmem.doorbells import register_value
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.messages import SessionInfo
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.processes import start_ticks
 from kvgpu.host.session_store import SessionRecord, SessionStore
 from kvgpu.host.stream_relay import StreamRelay
+from kvgpu.host.worker_pool import Prestarted
 from kvgpu.host.worker_process import WorkerProcess, start_worker
+from kvgpu.host.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -68,26 +74,27 @@ class Session:
         self.started_at_s = time.time()
         self.state = "starting"
         self.block_offset = block_offset
+        self.doorbell = 0  # of the region's; 0: it has none
         self.worker: WorkerProcess | None = None
         self.relay: StreamRelay | None = None  # where the client shares no memory with the worker
         self.gone = asyncio.Event()
         self._store = store
         self._extents: dict[int, tuple[int, int]] = {}  # offset -> bytes, worker's request
+        self._answering: set[asyncio.Task[None]] = set()
         self._why_ended: tuple[int, str] | None = None
         self._complaints = Complaints(_log, f"session {number}")
 
     @property
     def comm(self) -> str:
         """The client's process name; it chose that itself, so only plain characters are kept."""
-        text = self.request.comm.split(b"\0")[0].decode("ascii", "replace")
-        return "".join(c if c.isprintable() and c.isascii() else "?" for c in text) or "?"
+        return plain(self.request.comm.split(b"\0")[0].decode("ascii", "replace")) or "?"
 
     @property
     def is_byte_stream(self) -> bool:
         return bool(self.request.features & FEATURE_BYTE_STREAM)
 
-    def start(self, command: list[str], grace_s: float) -> None:
-        """Start the worker. Raises OSError."""
+    def start(self, command: list[str], settings: WorkerSettings) -> None:
+        """Start the worker. Raises OSError, KvgpuError."""
         extra: socket.socket | None
         if self.is_byte_stream:
             ours, extra = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,12 +102,32 @@ class Session:
             command = [*command, "--stream"]
         else:
             extra = self._store.listen(self.number)
+        with extra or contextlib.nullcontext():
+            kick_fd = self._take_doorbell()
+            # Made only now: from here on start_worker() sees to its release.
+            confinement = settings.confinement(self.region.size_bytes)
+            handle = start_worker(command, self.region.fd, self.log, extra, confinement, kick_fd)
+        self.worker = WorkerProcess(handle, settings.grace_s, self._on_worker_request)
+
+    def take(self, prestarted: Prestarted) -> None:
+        """Take a worker that waits for a session. Raises OSError."""
+        self.worker = prestarted.process
+        self.worker.confinement.allow_memory(self.region.size_bytes)
+        kick_fd = self._take_doorbell()
+        if kick_fd is not None:
+            self.worker.replace_kick_fd(kick_fd)
+        away_s = self._store.away_limit_s
+        body = Assign(
+            *(PROTOCOL_MAJOR, PROTOCOL_MINOR, away_s, self.region.size_bytes, self.block_offset)
+        )
+        with self._store.listen(self.number) or contextlib.nullcontext() as listener:
+            fds = [self.region.fd, self.worker.kick_fd]
+            fds += [listener.fileno()] if listener else []
+            self.worker.assign(Frame(body, self.number), fds, self._on_worker_request)
         try:
-            handle = start_worker(command, self.region.fd, self.log, extra)
-        finally:
-            if extra:
-                extra.close()
-        self.worker = WorkerProcess(handle, grace_s, self._on_worker_request)
+            prestarted.log.rename(self.log)
+        except OSError as error:
+            _log.error("session %d: its log is lost: %s", self.number, error)
 
     def resume(self, orphan: Orphan, grace_s: float) -> None:
         """Go on with what an earlier kvgpud began."""
@@ -110,6 +137,8 @@ class Session:
         for offset, (size_bytes, _) in record.extents.items():
             self.region.take_extent(offset, size_bytes)
         self._extents = dict(record.extents)
+        if record.doorbell and self.region.doorbells:
+            self.doorbell = self.region.doorbells.take(record.doorbell)
         self.worker = WorkerProcess(orphan.worker, grace_s, self._on_worker_request)
         self.worker.is_ready = record.is_ready
         self.state = "running"
@@ -129,6 +158,7 @@ class Session:
                 region_inode=self.region.inode,
                 block_offset=self.block_offset,
                 extents=self._extents,
+                doorbell=self.doorbell,
                 features=self.request.features,
                 window=self.request.window,
                 pid=self.request.pid,
@@ -138,16 +168,20 @@ class Session:
                 client_start_ticks=self.owner.client_start_ticks,
                 worker_pid=self.worker.pid,
                 worker_start_ticks=start_ticks(self.worker.pid),
+                worker_uid=self.worker.confinement.uid,
                 started_at_s=self.started_at_s,
                 is_ready=self.worker.is_ready,
             )
         )
 
     def opened(self) -> Opened:
+        features = (FEATURES | FEATURE_BYTE_STREAM) & self.request.features
+        if not self.doorbell:
+            features &= ~FEATURE_DOORBELL
         return Opened(
-            *(PROTOCOL_MAJOR, PROTOCOL_MINOR),
-            (FEATURES | FEATURE_BYTE_STREAM) & self.request.features,
-            *(self.number, 0, self.block_offset, BLOCK_BYTES, self.region.size_bytes),
+            *(PROTOCOL_MAJOR, PROTOCOL_MINOR, features),
+            *(self.number, register_value(self.doorbell)),
+            *(self.block_offset, BLOCK_BYTES, self.region.size_bytes),
         )
 
     def closed(self) -> Closed:
@@ -178,13 +212,13 @@ class Session:
     def free(self) -> None:
         """Give everything back to the region; the worker must have been reaped."""
         if self.region.fd >= 0:
-            for offset in list(self._extents):
-                self._free_extent(offset)
-            try:
-                self.region.free_block(self.block_offset)
-            except RegionError as error:
-                _log.error("session %d: block left taken: %s", self.number, error)
+            self.region.free_block(self.block_offset)
+            self.region.free_extents(self._extents)
         self._extents.clear()
+        for task in self._answering:
+            task.cancel()
+        if self.doorbell and self.region.doorbells:
+            self.region.doorbells.give_back(self.doorbell)
         self._store.remove(self.number)
         if self.relay:
             self.relay.close()
@@ -196,6 +230,7 @@ class Session:
             session=self.number,
             name=f"{self.comm}-{self.number}",
             vm=self.owner.name,
+            region=str(self.region.uuid),
             pid=self.request.pid,
             uid=self.request.uid,
             comm=self.comm,
@@ -203,46 +238,61 @@ class Session:
             state=self.state,
             started_at_s=self.started_at_s,
             pinned_bytes=sum(size_bytes for size_bytes, _ in self._extents.values()),
+            doorbell=self.doorbell,
             log=str(self.log),
         )
 
+    def _take_doorbell(self) -> int | None:
+        """Return the eventfd that the client rings itself, None if its region has none."""
+        if not self.region.doorbells:
+            return None
+        self.doorbell = self.doorbell or self.region.doorbells.take()
+        return self.region.doorbells.eventfd(self.doorbell)
+
     def _on_worker_request(self, frame: Frame) -> None:
         assert self.worker
-        try:
-            match frame.body:
-                case ExtentAlloc(size_bytes=size_bytes):
-                    self.worker.send(Frame(self._allocate(size_bytes, frame.id), frame.id))
-                case ExtentFree(offset=offset):
-                    # Freed already: an earlier kvgpud did that, and its answer was lost.
-                    if offset in self._extents:
-                        self._free_extent(offset)
-                        self.save()
-                    self.worker.send(Frame(Extent(offset, 0), frame.id))
-                case body:
-                    _log.error("session %d: worker sent %s, ended", self.number, body)
-                    self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))
-        except OSError as error:
-            _log.error("session %d: cannot be written down, ended: %s", self.number, error)
-            self.end((cuda_errors.OPERATING_SYSTEM, f"the host cannot keep its state: {error}"))
+        match frame.body:
+            case ExtentAlloc(size_bytes=size_bytes):
+                task = asyncio.create_task(self._answer(size_bytes, frame.id))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+            case ExtentFree(offset=offset):
+                self._free_extent(offset)
+                self.worker.send(Frame(Extent(offset, 0), frame.id))
+            case body:
+                _log.error("session %d: worker sent %s, ended", self.number, body)
+                self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))
 
-    def _allocate(self, size_bytes: int, request: int) -> Extent:
+    async def _answer(self, size_bytes: int, request: int) -> None:
+        """Tell the worker what pinned memory it gets, once others' is free again if need be."""
+        assert self.worker
+        found = await self.region.when_freed(partial(self._allocate, size_bytes, request))
+        if found is None:
+            self._complaints.add(
+                "out of pinned memory; `kvgpu vm xml --pinned` or `kvgpu run --pinned` gives more"
+            )
+        self.worker.send(Frame(found or Extent(0, 0), request))
+
+    def _allocate(self, size_bytes: int, request: int) -> Extent | None:
         for offset, (given_bytes, given_for) in self._extents.items():
             if given_for == request:  # by an earlier kvgpud, whose answer was lost
                 return Extent(offset, given_bytes)
         found = self.region.allocate_extent(size_bytes)
         if found is None:
-            self._complaints.add(
-                "out of pinned memory; `kvgpu vm xml --pinned` or `kvgpu run --pinned` gives more"
-            )
-            return Extent(0, 0)
+            return None
         self._extents[found[0]] = (found[1], request)
-        self.save()
+        self._save_or_end()
         return Extent(*found)
 
     def _free_extent(self, offset: int) -> None:
+        # Freed already: an earlier kvgpud did that, and its answer was lost.
+        if self._extents.pop(offset, None):
+            self.region.free_extents([offset])
+            self._save_or_end()
+
+    def _save_or_end(self) -> None:
         try:
-            self.region.free_extent(offset)
-        except RegionError as error:
-            _log.error("session %d: extent left taken: %s", self.number, error)
-        else:
-            del self._extents[offset]
+            self.save()
+        except OSError as error:
+            _log.error("session %d: cannot be written down, ended: %s", self.number, error)
+            self.end((cuda_errors.OPERATING_SYSTEM, f"the host cannot keep its state: {error}"))

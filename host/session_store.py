@@ -2,7 +2,8 @@
 """What kvgpud keeps of its sessions on disk, so that the next kvgpud can take them up again.
 
 RUNTIME_DIR/sessions/N.json is written before anybody is told what it says; N.sock is where the
-session's worker waits for the next kvgpud. RUNTIME_DIR/run/N.json says the same of a `kvgpu run`.
+session's worker waits for the next kvgpud. RUNTIME_DIR/run/N.json says the same of a `kvgpu run`,
+RUNTIME_DIR/domains/UUID.xml of a VM.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kvgpu.host.control_frames import Open
 
 _log = logging.getLogger(__name__)
+# Records outlive releases, up and down: a new field has a default, and one that is not known is let
+# be.
+_KEPT = ConfigDict(extra="ignore")
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
 class SessionRecord(BaseModel):
     """One session."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _KEPT
 
     session: int
     vm: str
@@ -34,6 +38,7 @@ class SessionRecord(BaseModel):
     region_inode: int
     block_offset: int
     extents: dict[int, tuple[int, int]]  # offset -> bytes, number of the worker's request
+    doorbell: int = 0
     features: int
     window: int
     pid: int  # in the guest
@@ -43,6 +48,7 @@ class SessionRecord(BaseModel):
     client_start_ticks: int  # 0: a process of a VM
     worker_pid: int
     worker_start_ticks: int
+    worker_uid: int = 0  # its own; 0: it has none
     started_at_s: float
     is_ready: bool
 
@@ -53,7 +59,7 @@ class SessionRecord(BaseModel):
 class RunRecord(BaseModel):
     """One `kvgpu run`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _KEPT
 
     number: int
     region: UUID
@@ -65,10 +71,22 @@ class RunRecord(BaseModel):
 
 def save(path: Path, record: BaseModel) -> None:
     """Write `record` whole or not at all. Raises OSError."""
+    write_whole(path, record.model_dump_json())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Make or replace `path`, for us alone, in a folder where nobody else can write.
+
+    Raises OSError; then all is as it was.
+    """
     temporary = path.with_suffix(".new")
-    temporary.write_text(record.model_dump_json())
-    temporary.chmod(0o600)
-    temporary.rename(path)
+    try:
+        temporary.write_text(text)
+        temporary.chmod(0o600)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load_all(folder: Path, kind: type[_Record]) -> list[_Record]:
@@ -100,6 +118,12 @@ class SessionStore:
 
     def load(self) -> list[SessionRecord]:
         return load_all(self._folder, SessionRecord)
+
+    def strays(self) -> list[Path]:
+        """Return the sockets of sessions of which there is no record."""
+        return [
+            path for path in self._folder.glob("*.sock") if not path.with_suffix(".json").exists()
+        ]
 
     def remove(self, session: int) -> None:
         for suffix in ("json", "sock"):

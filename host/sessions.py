@@ -8,15 +8,18 @@ until then the worker, and through it the GPU, may still write there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import re
+import shutil
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kvgpu.host import cuda_errors
+from kvgpu.host.complaints import Complaints
 from kvgpu.host.control_frames import (
     FEATURES,
     PROTOCOL_MAJOR,
@@ -30,27 +33,18 @@ from kvgpu.host.inventory import Driver
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.session import Owner, Session
-from kvgpu.host.session_store import SessionStore
+from kvgpu.host.worker_pool import WorkerPool
+from kvgpu.host.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
 MAX_SESSIONS_PER_REGION = 64
 _MAX_STARTING = 8  # workers that start at a time; the others wait
 _N_LOGS_KEPT = 200
+_MAX_LOG_BYTES = 17 << 20  # what a worker says itself is less (host/worker/log.cpp)
+_LEAST_FREE_BYTES = 1 << 20
 _MAX_NUMBER = 0x7FFF_FFFF
 _KILL_LIMIT_S = 2.0  # from SIGKILL to a worker's end; a driver may take a while to free memory
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """How workers are started, the same for all."""
-
-    binary: Path
-    log_dir: Path
-    ids: tuple[int, int] | None  # uid and gid; None: as kvgpud, without a jail
-    ready_timeout_s: float
-    grace_s: float
-    store: SessionStore
 
 
 class SessionBroker:
@@ -62,9 +56,12 @@ class SessionBroker:
         self.sessions: dict[int, Session] = {}
         self._settings = settings
         self._get_driver = get_driver
+        self.pool = WorkerPool(settings, get_driver)
         self._starting = asyncio.Semaphore(_MAX_STARTING)
-        settings.log_dir.mkdir(parents=True, exist_ok=True)
-        self._logs = deque(_logs_in(settings.log_dir))
+        self._complaints = Complaints(_log, str(settings.log_dir))
+        with contextlib.suppress(OSError):  # said when a session's log is made
+            settings.log_dir.mkdir(parents=True, exist_ok=True)
+        self._logs = _logs_in(settings.log_dir)
         # A guest may still speak of sessions of an earlier kvgpud: their numbers do not come again.
         newest = _number_of(self._logs[-1]) if self._logs else 0
         self._last_number = max(int(time.time()) & _MAX_NUMBER, newest)
@@ -80,7 +77,13 @@ class SessionBroker:
         """
         check_version(request.major, "guest")
         check_window(request.window)
-        session = self._new_session(owner, region, request)
+        session = await region.when_freed(partial(self._new_session, owner, region, request))
+        if session is None:
+            raise SessionError(
+                cuda_errors.OUT_OF_MEMORY,
+                f"{owner.name}: no room for another session",
+                hint="end some",
+            )
         try:
             async with self._starting:
                 await self._start(session)
@@ -153,29 +156,23 @@ class SessionBroker:
             session.save()
         except OSError as error:
             raise SessionError(
-                cuda_errors.OPERATING_SYSTEM, f"cannot keep a session's state: {error}"
+                cuda_errors.OPERATING_SYSTEM,
+                f"cannot keep a session's state: {error}",
+                hint="is there room in the host's /run?",
             ) from error
 
-    def _new_session(self, owner: Owner, region: Region, request: Open) -> Session:
+    def _new_session(self, owner: Owner, region: Region, request: Open) -> Session | None:
+        """Return a session, None if `region` has no room for it."""
         if sum(s.region is region for s in self.sessions.values()) >= MAX_SESSIONS_PER_REGION:
             raise SessionError(
                 cuda_errors.OUT_OF_MEMORY,
                 f"{owner.name} has {MAX_SESSIONS_PER_REGION} sessions, more are not served",
                 hint="end some",
             )
-        try:
-            log = self._next_log()
-        except OSError as error:
-            raise SessionError(
-                cuda_errors.OPERATING_SYSTEM, f"cannot keep a session's log: {error}"
-            ) from error
         block_offset = region.allocate_block()
         if block_offset is None:
-            raise SessionError(
-                cuda_errors.OUT_OF_MEMORY,
-                f"{owner.name}: no room for another session",
-                hint="end some",
-            )
+            return None
+        log = self._next_log()
         session = Session(
             *(self._last_number, owner, region, block_offset, request, log, self._settings.store)
         )
@@ -184,10 +181,17 @@ class SessionBroker:
 
     def _next_log(self) -> Path:
         """Number the next session; return its log's path, and remove the logs that are too old."""
-        self._settings.log_dir.mkdir(parents=True, exist_ok=True)
-        while len(self._logs) >= _N_LOGS_KEPT:
-            self._logs[0].unlink(missing_ok=True)
-            self._logs.popleft()
+        try:
+            self._settings.log_dir.mkdir(parents=True, exist_ok=True)
+            living = {session.log for session in self.sessions.values()}
+            ended = [log for log in self._logs if log not in living]
+            for log in ended[: max(0, len(self._logs) + 1 - _N_LOGS_KEPT)]:
+                log.unlink(missing_ok=True)
+                self._logs.remove(log)
+            if shutil.disk_usage(self._settings.log_dir).free < _LEAST_FREE_BYTES:
+                self._complaints.add("no space is left: the sessions' logs end early")
+        except OSError as error:  # the sessions go on without
+            self._complaints.add(error.strerror)
         self._last_number += 1
         self._logs.append(self._settings.log_dir / f"session-{self._last_number}.log")
         return self._logs[-1]
@@ -200,10 +204,16 @@ class SessionBroker:
         if session.state == "ending":
             raise SessionError(*session.why_ended())
         try:
-            session.start(self._command(session, driver), self._settings.grace_s)
+            self._give_worker(session, driver)
+        except KvgpuError as error:
+            raise SessionError(cuda_errors.OUT_OF_MEMORY, error.message, hint=error.hint) from error
         except OSError as error:
+            if session.worker:
+                self._watch_worker(session)
             raise SessionError(
-                cuda_errors.OPERATING_SYSTEM, f"cannot start the worker: {error}"
+                cuda_errors.OPERATING_SYSTEM,
+                f"cannot start the worker: {error}",
+                hint="see kvgpud's log on the host",
             ) from error
         self._watch_worker(session)
         self._save(session)
@@ -214,9 +224,12 @@ class SessionBroker:
         except TimeoutError as error:
             limit_s = self._settings.ready_timeout_s
             raise SessionError(
-                cuda_errors.SYSTEM_NOT_READY, f"the worker was not ready within {limit_s:g} s"
+                cuda_errors.SYSTEM_NOT_READY,
+                f"the worker was not ready within {limit_s:g} s",
+                hint=f"see {session.log} on the host; does its driver hang?",
             ) from error
-        if not session.worker.is_ready or session.state == "ending":
+        has_ended = session.state == "ending" or session.worker.reaped.done()
+        if has_ended or not session.worker.is_ready:
             code, reason = session.why_ended()
             raise SessionError(code, reason, hint=f"see {session.log} on the host")
 
@@ -228,6 +241,7 @@ class SessionBroker:
     async def _reap(self, session: Session) -> None:
         assert session.worker
         await session.worker.reaped
+        _cut(session.log)
         session.free()
         del self.sessions[session.number]
         _log.info("session %d: gone", session.number)
@@ -241,21 +255,24 @@ class SessionBroker:
         self._watchers.add(task)
         task.add_done_callback(self._watchers.discard)
 
-    def _command(self, session: Session, driver: Driver) -> list[str]:
+    def _give_worker(self, session: Session, driver: Driver) -> None:
+        """Start a worker, or take one that waits. Raises OSError, KvgpuError."""
+        prestarted = None
+        if not session.is_byte_stream:
+            prestarted = self.pool.take(session.request.window)
+        if prestarted:
+            session.take(prestarted)
+            return
         settings, region = self._settings, session.region
         command = [
-            *(str(settings.binary), "--session", str(session.number)),
+            *settings.command(driver, session.request.window),
+            *("--session", str(session.number)),
             *("--region-bytes", str(region.size_bytes)),
             *("--block-offset", str(session.block_offset)),
-            *("--window", f"{session.request.window:#x}"),
-            *("--driver", str(driver.path)),
         ]
         if settings.store.away_limit_s and not session.is_byte_stream:
             command += ["--away-s", str(settings.store.away_limit_s)]
-        if settings.ids:
-            uid, gid = settings.ids
-            return [*command, "--uid", str(uid), "--gid", str(gid)]
-        return [*command, "--no-jail"]
+        session.start(command, settings)
 
 
 def _number_of(log: Path) -> int:
@@ -264,8 +281,16 @@ def _number_of(log: Path) -> int:
 
 def _logs_in(log_dir: Path) -> list[Path]:
     """Return the logs of sessions in `log_dir`, the oldest first."""
-    logs = [p for p in log_dir.iterdir() if re.fullmatch(r"session-[0-9]{1,10}\.log", p.name)]
+    pattern = re.compile(r"session-[0-9]{1,10}\.log")
+    logs = [path for path in log_dir.glob("session-*.log") if pattern.fullmatch(path.name)]
     return sorted((log for log in logs if _number_of(log) <= _MAX_NUMBER), key=_number_of)
+
+
+def _cut(log: Path) -> None:
+    """Keep no more of a log than a worker that is not taken over writes."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            os.truncate(log, _MAX_LOG_BYTES)
 
 
 def check_window(window: int) -> None:

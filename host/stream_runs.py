@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from kvgpu.host import paths
 from kvgpu.host.errors import DaemonError
+from kvgpu.host.ivshmem.placement import Placement
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
 from kvgpu.host.sessions import SessionBroker
 from kvgpu.host.vm_channel import VmChannel
@@ -28,31 +29,35 @@ HOST = "host"  # stands where a VM's name would
 class StreamRun:
     """What one `kvgpu run --transport stream` gets: an agent, and the socket it listens on."""
 
-    def __init__(self, broker: SessionBroker, folder: Path, owner_uid: int, pinned_bytes: int):
+    def __init__(self, folder: Path, owner_uid: int, region: Region) -> None:
         self.path = folder / "guest.sock"
         self._folder = folder
         self._owner_uid = owner_uid
-        shutil.rmtree(folder, ignore_errors=True)  # of a kvgpud that was killed
-        folder.mkdir(mode=0o700, parents=True)
-        if os.geteuid() == 0:
-            os.chown(folder, owner_uid, -1)
-        self._region = Region.create_memfd(uuid4(), region_bytes_for(pinned_bytes), pinned_bytes)
+        self._region = region
         self._port = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._port.setblocking(False)
-        self._port.bind(str(folder / "port"))
-        self._port.listen(1)
-        self._channel = VmChannel(broker, HOST, self._accept, self._region, _nothing_to_check)
+        self._channel: VmChannel | None = None
         self._agent: asyncio.subprocess.Process | None = None
 
     @classmethod
     async def start(
-        cls, broker: SessionBroker, folder: Path, owner_uid: int, pinned_bytes: int
+        cls,
+        broker: SessionBroker,
+        folder: Path,
+        owner_uid: int,
+        pinned_bytes: int,
+        placement: Placement,
     ) -> Self:
-        """Return a run whose agent listens. Raises DaemonError, ConfigError, OSError."""
+        """Return a run whose agent listens. Raises KvgpuError, OSError."""
         agent = paths.find_agent()
-        run = cls(broker, folder, owner_uid, pinned_bytes)
+        region = Region.create_memfd(
+            uuid4(), region_bytes_for(pinned_bytes), pinned_bytes, placement
+        )
+        run = cls(folder, owner_uid, region)
         try:
+            run._listen(broker)
             await run._start_agent(agent)
+            run._let_owner_in()
         except BaseException:
             await run.close()
             raise
@@ -68,31 +73,49 @@ class StreamRun:
             except TimeoutError:
                 self._agent.kill()
                 await self._agent.wait()
-        await self._channel.close()
+        if self._channel:
+            await self._channel.close()
         self._port.close()
         self._region.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _listen(self, broker: SessionBroker) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)  # of a kvgpud that was killed
+        # Ours, never the owner's: the agent and kvgpud, as root, make and rename files in it.
+        self._folder.mkdir(mode=0o700, parents=True)
+        port = self._folder / "port"
+        self._port.bind(str(port))
+        port.chmod(0o600)
+        self._port.listen(1)
+        self._channel = VmChannel(broker, HOST, self._accept, self._region, _nothing_to_check)
+
+    def _let_owner_in(self) -> None:
+        """Give the clients' socket, and nothing else, to who asked; nobody else may connect."""
+        self.path.chmod(0o600)
+        if os.geteuid() == 0:
+            os.chown(self.path, self._owner_uid, -1)
+        self._folder.chmod(0o711)
+
     async def _start_agent(self, agent: Path) -> None:
         self._agent = await asyncio.create_subprocess_exec(
+            # Without kvgpud it has nothing to do, and must not serve the next one's run.
+            *("setpriv", "--pdeathsig", "TERM", "--"),
             *(str(agent), "--no-region", "--port", str(self._folder / "port")),
             *("--socket", str(self.path), "--state", str(self._folder / "agent.state")),
             *("--boot-id", uuid4().hex),
         )
         deadline_s = time.monotonic() + _START_LIMIT_S
-        while not _takes_clients(self.path):
+        while not takes_clients(self.path):
             if self._agent.returncode is not None or time.monotonic() > deadline_s:
                 raise DaemonError("kvgpu-agentd did not start", hint="see kvgpud's log")
             await asyncio.sleep(0.01)
-        if os.geteuid() == 0:
-            os.chown(self.path, self._owner_uid, -1)
 
     async def _accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         sock, _ = await asyncio.get_running_loop().sock_accept(self._port)
         return await asyncio.open_unix_connection(sock=sock)
 
 
-def _takes_clients(path: Path) -> bool:
+def takes_clients(path: Path) -> bool:
     """The socket's file is there before anybody listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         try:

@@ -34,6 +34,7 @@ from kvgpu.host.control_frames import (
 from kvgpu.host.errors import KvgpuError, RegionError, SessionError
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.orphans import Orphan
+from kvgpu.host.pace import Pace
 from kvgpu.host.session import Owner, Session
 from kvgpu.host.sessions import SessionBroker, check_version
 
@@ -42,8 +43,8 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 0.25
 _QEMU_LIMIT_S = 10.0  # a QEMU that has not been there for so long has ended
 _READ_BYTES = 64 << 10
-_BURST_FRAMES = 64  # that many at a time are never slowed down
-_MAX_FRAMES_PER_S = 5000
+_BURST_PIECES = 64  # that many at a time are never slowed down
+_MAX_PIECES_PER_S = 5000
 _MAX_UNREAD_BYTES = 256 << 10  # answers a guest leaves unread before it is cut off
 
 
@@ -68,12 +69,14 @@ class VmChannel:
     ) -> None:
         self.state = "waiting"
         self.sessions: dict[int, Session] = {}
+        self.n_kicks = 0
         self._broker = broker
         self._vm = vm
         self._connect = connect
         self._region = region
         self._check_isolation = check_isolation
         self._complaints = Complaints(_log, vm)
+        self._pace = Pace(_BURST_PIECES, _MAX_PIECES_PER_S)
         self._boot_id = b""
         self._unconfirmed: set[int] = set()  # taken up; the agent has not yet said that it has them
         self._opening: set[asyncio.Task[None]] = set()
@@ -157,12 +160,11 @@ class VmChannel:
         decoder = StreamDecoder(self._vm)
         self._send(Frame(Ping()))  # an agent that was there before kvgpud says HELLO again
         while data := await reader.read(_READ_BYTES):
-            n_frames = 0
+            n_before = decoder.n_pieces
             for frame in decoder.feed(data):
                 await self._on_frame(frame)
-                n_frames += 1
-            # A guest must not be able to keep a host core busy: the rest waits in the socket.
-            await asyncio.sleep(max(0, n_frames - _BURST_FRAMES) / _MAX_FRAMES_PER_S)
+            # The rest waits in the socket. A part of a frame is work, too.
+            await asyncio.sleep(self._pace.count(max(1, decoder.n_pieces - n_before)))
 
     async def _on_frame(self, frame: Frame) -> None:
         match frame.body:
@@ -181,6 +183,7 @@ class VmChannel:
             case Close() if frame.id in self.sessions:
                 self.sessions[frame.id].end()
             case Kick():
+                self.n_kicks += 1
                 self.sessions[frame.id].kick()
             case Close() | Pong():
                 pass  # of a session that has ended meanwhile

@@ -14,10 +14,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvgpu.host import cuda_errors
-from kvgpu.host.control_frames import End, Failed, Frame, Ping, Pong, Ready
+from kvgpu.host import cuda_errors, eventfd_kick
+from kvgpu.host.complaints import plain
+from kvgpu.host.confinement import Confinement
+from kvgpu.host.control_frames import (
+    PROTOCOL_MAJOR,
+    End,
+    Failed,
+    Frame,
+    Ping,
+    Pong,
+    Prestarted,
+    Ready,
+)
 from kvgpu.host.inventory import worker_environment
 from kvgpu.host.packet_socket import PacketSocket
+from kvgpu.host.processes import kill
 
 _log = logging.getLogger(__name__)
 
@@ -33,11 +45,15 @@ class WorkerHandle:
     pidfd: int
     control: socket.socket
     kick_fd: int
+    confinement: Confinement
     is_child: bool  # False: an earlier kvgpud started it, and somebody else reaps it
 
 
 class WorkerProcess:
-    """A running worker. `started` completes at READY or death, `reaped` when nothing is left."""
+    """A running worker. `started` completes at READY or death, `reaped` when nothing is left.
+
+    Of one that was started before its session `prestarted` completes at PRESTARTED or death.
+    """
 
     def __init__(
         self,
@@ -47,6 +63,7 @@ class WorkerProcess:
     ) -> None:
         """Watch `process`; `on_request` gets the frames that concern extents."""
         loop = asyncio.get_running_loop()
+        self.prestarted: asyncio.Future[None] = loop.create_future()
         self.started: asyncio.Future[None] = loop.create_future()
         self.reaped: asyncio.Future[None] = loop.create_future()
         self.is_ready = False
@@ -54,6 +71,8 @@ class WorkerProcess:
         self.pid = process.pid
         self.pidfd = process.pidfd
         self.kick_fd = process.kick_fd
+        self.confinement = process.confinement
+        self._ran_out_of_memory = False
         self._is_child = process.is_child
         self._failure: Failed | None = None
         self._grace_s = grace_s
@@ -67,14 +86,25 @@ class WorkerProcess:
     def send(self, frame: Frame) -> None:
         self._control.send(frame)
 
+    def assign(self, frame: Frame, fds: list[int], on_request: Callable[[Frame], None]) -> None:
+        """Give a worker that waits its session; `on_request` as for others from the beginning."""
+        self._on_request = on_request
+        self._control.send(frame, fds)
+
+    def replace_kick_fd(self, fd: int) -> None:
+        """Let an eventfd that others may write, too, be what wakes the worker."""
+        os.close(self.kick_fd)
+        self.kick_fd = os.dup(fd)
+
     def kick(self) -> None:
         """Wake the worker: it looks at its command ring."""
         if self.reaped.done():
             return
-        # Whoever else has the eventfd shares its flags and may have made it block.
-        os.set_blocking(self.kick_fd, False)
-        with contextlib.suppress(BlockingIOError):  # the counter is full: kicked already
-            os.eventfd_write(self.kick_fd, 1)
+        try:
+            eventfd_kick.kick(self.kick_fd)
+        except OSError as error:  # whoever waits for the worker must not do so for ever
+            _log.error("worker %d: cannot be woken, ended: %s", self.pid, error)
+            self.end()
 
     def end(self) -> None:
         """Ask the worker to end; kill it after the grace."""
@@ -98,6 +128,9 @@ class WorkerProcess:
         """Return CUresult and reason of a worker that has ended (PROTOCOL.md §5)."""
         if self._failure:
             return cuda_errors.SYSTEM_DRIVER_MISMATCH, self._failure.message
+        if self._ran_out_of_memory:
+            reason = "the worker was killed: worker_memory of the host allows it no more memory"
+            return cuda_errors.OUT_OF_MEMORY, reason
         if not self._is_child:
             return cuda_errors.UNKNOWN, "the worker has ended"
         if self.exit_status is None:
@@ -111,11 +144,20 @@ class WorkerProcess:
         match frame.body:
             case Ready():
                 self.is_ready = True
-                if not self.started.done():
-                    self.started.set_result(None)
-            case Failed() as failure:
-                self._failure = failure
-                _log.warning("worker %d: %s", self.pid, failure.message)
+                _complete(self.started)
+            case Prestarted(major=major):
+                if major == PROTOCOL_MAJOR:
+                    _complete(self.prestarted)
+                else:
+                    self._failure = Failed(
+                        cuda_errors.SYSTEM_DRIVER_MISMATCH,
+                        f"the worker speaks protocol {major}, kvgpud {PROTOCOL_MAJOR}: restart it",
+                    )
+                    self.end()
+            case Failed() as failure:  # its last words: one that does not end of itself is ended
+                self._failure = Failed(failure.cuda_error, plain(failure.message))
+                _log.warning("worker %d: %s", self.pid, self._failure.message)
+                self.end()
             case Ping():
                 self.send(Frame(Pong(), frame.id))
             case _:
@@ -124,7 +166,7 @@ class WorkerProcess:
     def _kill(self) -> None:
         if not self.reaped.done():
             _log.warning("worker %d: did not end by itself, killed", self.pid)
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            kill(self.pidfd)
 
     def _reap(self) -> None:
         if self._is_child:
@@ -137,32 +179,51 @@ class WorkerProcess:
         self._control.drain()  # its last words
         self._control.close()
         os.close(self.kick_fd)
-        self.reaped.set_result(None)
-        if not self.started.done():
-            self.started.set_result(None)
+        self._ran_out_of_memory = self.confinement.ran_out_of_memory()
+        self.confinement.release()
+        for future in (self.reaped, self.started, self.prestarted):
+            _complete(future)
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def start_worker(
-    command: list[str], region_fd: int, log_path: Path, extra: socket.socket | None
+    command: list[str],
+    region_fd: int | None,
+    log_path: Path,
+    extra: socket.socket | None,
+    confinement: Confinement,
+    kick_fd: int | None = None,
 ) -> WorkerHandle:
     """Start `command`; `extra` becomes its descriptor 6. Raises OSError.
 
-    That is where it waits for the next kvgpud, or in the byte-stream form its data socket.
+    That is where it waits for the next kvgpud, or in the byte-stream form its data socket. Without
+    a region both are to come. `kick_fd`: an eventfd that others may write, too; by default one of
+    its own. The confinement is released if the worker cannot be started.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.ExitStack() as undo:  # if a step fails
+        undo.callback(confinement.release)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
         with theirs:
-            kick_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            if kick_fd is None:
+                kick_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            else:
+                kick_fd = os.dup(kick_fd)
             undo.callback(os.close, kick_fd)
-            fds = [theirs.fileno(), region_fd, kick_fd]
-            if extra:
-                fds.append(extra.fileno())
-            pid = _spawn(command, fds, log_path)
-        undo.callback(_kill_and_wait, pid)
+            fds = [theirs.fileno(), kick_fd, kick_fd, kick_fd]
+            if region_fd is not None:
+                fds = [theirs.fileno(), region_fd, kick_fd, *([extra.fileno()] if extra else [])]
+            with confinement.namespaces():
+                pid = _spawn([*command, *confinement.options()], fds, log_path)
+                undo.callback(_kill_and_wait, pid)
+        confinement.enter(pid)
         pidfd = os.pidfd_open(pid)
         undo.pop_all()
-    return WorkerHandle(pid, pidfd, ours, kick_fd, is_child=True)
+    return WorkerHandle(pid, pidfd, ours, kick_fd, confinement, is_child=True)
 
 
 def _kill_and_wait(pid: int) -> None:
@@ -172,17 +233,17 @@ def _kill_and_wait(pid: int) -> None:
 
 def _spawn(command: list[str], fds: list[int], log_path: Path) -> int:
     """Start `command` with `fds` as 3, 4, 5... and everything else closed; return its pid."""
+    log_fd = _open_log(log_path)
     copies = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_SAFE_FD) for fd in fds]
     try:
-        log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         return os.posix_spawn(
             command[0],
             command,
             worker_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, str(log_path), log_flags, 0o640),
-                (os.POSIX_SPAWN_DUP2, 2, 1),
+                (os.POSIX_SPAWN_DUP2, log_fd, 1),
+                (os.POSIX_SPAWN_DUP2, log_fd, 2),
                 *((os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(copies, start=3)),
             ],
             setsid=True,
@@ -190,5 +251,19 @@ def _spawn(command: list[str], fds: list[int], log_path: Path) -> int:
             setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE),
         )
     finally:
-        for fd in copies:
+        for fd in (log_fd, *copies):
             os.close(fd)
+
+
+def _open_log(path: Path) -> int:
+    """Open a worker's log; a disk that is full costs the log, not the session."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    try:
+        log_fd = os.open(path, flags, 0o640)
+    except OSError as error:
+        _log.error("%s: %s; the session goes on without a log", path, error.strerror)
+        log_fd = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        return fcntl.fcntl(log_fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_SAFE_FD)
+    finally:
+        os.close(log_fd)

@@ -139,12 +139,8 @@ void Agent::adopt_sessions() {
 
 void Agent::look_for_host() {
   if (link_.is_connected()) return;
-  if (!region_ && !options_.no_region)
-    region_ = open_region(options_.region_path, options_.devices_path, &region_problem_);
-  is_stream_form_ =
-      !region_ && (options_.no_region ||
-                   (options_.region_path.empty() && !has_ivshmem_device(options_.devices_path)));
   const std::string port = options_.port_path.empty() ? find_port() : options_.port_path;
+  look_for_region(!port.empty());
   const bool is_region_missing = !region_ && !is_stream_form_;
   if ((is_region_missing || port.empty()) && !told_what_is_missing_) {
     told_what_is_missing_ = true;
@@ -152,6 +148,20 @@ void Agent::look_for_host() {
         is_region_missing ? region_problem_.c_str() : "no virtio-serial port org.kvgpu.0");
   }
   if (!is_region_missing && !port.empty()) link_.try_connect(port);
+}
+
+// Devices come and go while the VM runs.
+void Agent::look_for_region(bool has_port) {
+  if (options_.no_region) {
+    region_problem_ = "this VM has no virtio-serial port org.kvgpu.0";
+  } else {
+    if (region_ && !is_same_file(region_->fd.get(), region_->path)) region_.reset();
+    if (!region_)
+      region_ = open_region(options_.region_path, options_.devices_path, &region_problem_);
+  }
+  is_stream_form_ = !region_ && has_port &&
+                    (options_.no_region ||
+                     (options_.region_path.empty() && !has_ivshmem_device(options_.devices_path)));
 }
 
 int Agent::next_timeout_ms() const {
@@ -276,6 +286,11 @@ bool Agent::open_session(Client& client, const Frame& frame) {
   client.client_request = frame.id;
   client.waits_until = Clock::now() + HOLD;
   client.stage = Client::Stage::HELD;
+  look_for_host();
+  const bool may_change_form = std::ranges::none_of(clients_, [](const Client& other) {
+    return other.stage == Client::Stage::ASKED || other.stream;
+  });
+  if (link_.is_connected() && may_change_form) look_for_region(true);
   if (!region_ && !is_stream_form_) {
     refuse(client, CUDA_ERROR_NO_DEVICE, region_problem_);
   } else if (!refusal_.empty()) {
@@ -293,18 +308,20 @@ void Agent::ask_host(Client& client) {
   control::Open open = client.open;
   open.features &= ~control::FEATURE_BYTE_STREAM;  // not the client's to say
   if (is_stream_form_) open.features |= control::FEATURE_BYTE_STREAM;
+  if (!region_ || !region_->registers) open.features &= ~control::FEATURE_DOORBELL;
   link_.send(make_frame(Type::OPEN, client.request, open));
 }
 
-bool Agent::send_to_client(Client& client, const Frame& frame, int fd_to_pass) {
+bool Agent::send_to_client(Client& client, const Frame& frame,
+                           std::initializer_list<int> fds_to_pass) {
   if (!client.connection) return false;
   auto bytes = encode(frame);
   iovec part{bytes.data(), bytes.size()};
-  PassedFd passed;
+  PassedFds passed;
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  passed.add_to(message, fd_to_pass);
+  passed.add_to(message, fds_to_pass);
   // A client that does not read its few messages is not waited for.
   return sendmsg(client.connection.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <list>
 #include <memory>
 #include <optional>
@@ -75,6 +76,7 @@ class Agent {
   [[nodiscard]] bool listen_for_clients();
   void adopt_sessions();
   void look_for_host();
+  void look_for_region(bool has_port);
   int next_timeout_ms() const;
   void expire_waiting();
 
@@ -88,7 +90,9 @@ class Agent {
   void watch_connection(Client& client);
   static std::string stored_name(const Client& client);
   void drop_client(Client& client, const char* why);
-  bool send_to_client(Client& client, const Frame& frame, int fd_to_pass = -1);
+  bool send_to_client(Client& client, const Frame& frame,
+                      std::initializer_list<int> fds_to_pass = {});
+  bool send_opened(Client& client, const Frame& frame, const control::Opened& opened);
   void refuse(Client& client, int32_t cuda_error, std::string_view message);
   void ask_host(Client& client);
   void set_reading(bool reading);

@@ -31,6 +31,7 @@ void Agent::say_hello() {
 void Agent::on_disconnected() {
   log("host disconnected");
   welcomed_ = false;
+  told_what_is_missing_ = false;
   set_reading(true);
   for (auto next = clients_.begin(); next != clients_.end();) {
     Client& client = *next++;
@@ -168,11 +169,15 @@ void Agent::on_opened(const Frame& frame) {
   // Without a region the session's memory ends with this agent, and with it the session.
   if (region_) store_fd(stored_name(*client), client->connection.get());
   log("session %u: process %d, uid %u", client->session, client->process.pid, client->uid);
+  if (!send_opened(*client, frame, *opened)) drop_client(*client, "does not take its answer");
+}
+
+bool Agent::send_opened(Client& client, const Frame& frame, const control::Opened& opened) {
   Frame answer = frame;
-  answer.id = client->client_request;
-  if (!send_to_client(*client, answer, region_ ? region_->fd.get() : client->stream->fd())) {
-    drop_client(*client, "does not take its answer");
-  }
+  answer.id = client.client_request;
+  if (!region_) return send_to_client(client, answer, {client.stream->fd()});
+  const bool rings = (opened.features & control::FEATURE_DOORBELL) != 0;
+  return send_to_client(client, answer, {region_->fd.get(), rings ? region_->registers.get() : -1});
 }
 
 void Agent::on_closed(const Frame& frame) {

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -61,7 +62,7 @@ std::optional<Superblock> read_superblock(int fd) {
 }
 
 std::optional<Region> open_bar(const std::string& path, std::string* problem) {
-  Region region{UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC)), 0, path};
+  Region region{UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC)), UniqueFd(), 0, path};
   struct stat status{};
   if (!region.fd || fstat(region.fd.get(), &status) != 0) {
     *problem = "cannot open the shared region " + path + ": " + std::strerror(errno) +
@@ -123,6 +124,43 @@ std::vector<fs::path> ivshmem_devices(const std::string& folder) {
   return devices;
 }
 
+struct AddressRange {
+  uint64_t begin, last;
+};
+
+// Its BARs and its ROM, as the kernel has them: a line each, zeroes where there is none.
+std::vector<AddressRange> address_ranges(const fs::path& device) {
+  std::vector<AddressRange> ranges;
+  std::ifstream file(device / "resource");
+  std::string begin, last, flags;
+  while (file >> begin >> last >> flags) {
+    ranges.push_back(
+        {std::strtoull(begin.c_str(), nullptr, 16), std::strtoull(last.c_str(), nullptr, 16)});
+  }
+  return ranges;
+}
+
+// A client maps all of the page that BAR 0 lies in.
+bool has_page_of_its_own(const fs::path& device) {
+  const auto ours = address_ranges(device);
+  if (ours.empty() || ours[0].begin == 0 || ours[0].begin % PAGE_BYTES != 0) return false;
+  const uint64_t page = ours[0].begin;
+  size_t n_there = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(device.parent_path(), error)) {
+    n_there += static_cast<size_t>(
+        std::ranges::count_if(address_ranges(entry.path()), [page](const AddressRange& range) {
+          return range.begin < page + PAGE_BYTES && range.last >= page;
+        }));
+  }
+  return n_there == 1;
+}
+
+UniqueFd open_registers(const fs::path& device) {
+  if (!has_page_of_its_own(device)) return UniqueFd();
+  return UniqueFd(open((device / "resource0").c_str(), O_RDWR | O_CLOEXEC));
+}
+
 // The same BAR write-combining, which is better than uncached; the library measures it again.
 Region combining(const fs::path& device, Region uncached) {
   std::string problem;
@@ -140,9 +178,18 @@ std::optional<Region> open_region(const std::string& path, const std::string& de
     enable_device(device);
     auto region = open_bar((device / "resource2").string(), problem);
     if (region && !is_write_back(*region)) region = combining(device, std::move(*region));
-    if (region) return region;
+    if (region) {
+      region->registers = open_registers(device);
+      return region;
+    }
   }
   return std::nullopt;
+}
+
+bool is_same_file(int fd, const std::string& path) {
+  struct stat ours{}, there{};
+  return fstat(fd, &ours) == 0 && stat(path.c_str(), &there) == 0 && ours.st_dev == there.st_dev &&
+         ours.st_ino == there.st_ino;
 }
 
 bool has_ivshmem_device(const std::string& devices) { return !ivshmem_devices(devices).empty(); }

@@ -12,6 +12,9 @@ namespace kvgpu::agent {
 
 struct Region {
   UniqueFd fd;  // read-write; clients get a copy of it
+  // BAR 0 with the doorbell register, for clients, too. None where that page has another device's
+  // registers as well.
+  UniqueFd registers;
   uint64_t size_bytes = 0;
   std::string path;
 };
@@ -21,6 +24,10 @@ struct Region {
 // unless KVGPU_MEMORY_TYPE=wb|wc|uc says it. Without one, `problem` says why and what to do.
 std::optional<Region> open_region(const std::string& path, const std::string& devices,
                                   std::string* problem);
+
+// Whether the file at `path` still is the one that `fd` is open on: devices are unplugged, and
+// others may get their names.
+bool is_same_file(int fd, const std::string& path);
 
 // Also if it is not kvgpu's, or cannot be read.
 bool has_ivshmem_device(const std::string& devices);

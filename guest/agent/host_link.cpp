@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "device.h"
 #include "log.h"
 
 namespace kvgpu::agent {
@@ -49,6 +50,10 @@ void HostLink::open_port(const std::string& path) {
 }
 
 void HostLink::try_connect(const std::string& path) {
+  if (fd_ && !is_socket_ && !is_same_file(fd_.get(), path)) {  // unplugged, and another plugged in
+    loop_.remove(fd_.get());
+    fd_.reset();
+  }
   if (!fd_) open_port(path);
   if (!fd_) return;
   pollfd poll_fd{fd_.get(), POLLIN | POLLOUT, 0};

@@ -30,13 +30,13 @@ void notify(std::string state, int fd_to_pass = -1) {
   const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return;
   iovec part{state.data(), state.size()};
-  PassedFd passed;
+  PassedFds passed;
   msghdr message{};
   message.msg_name = &address;
   message.msg_namelen = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  passed.add_to(message, fd_to_pass);
+  passed.add_to(message, {fd_to_pass});
   sendmsg(fd.get(), &message, MSG_NOSIGNAL);
 }
 

@@ -53,6 +53,7 @@ double copy_gb_per_s(Copy copy) {
 Channel::~Channel() {
   if (block_ != nullptr) munmap(block_, BLOCK_BYTES);
   if (region_fd_ >= 0) close(region_fd_);
+  if (kick_fd_ >= 0) close(kick_fd_);
   if (socket_ >= 0) close(socket_);
 }
 
@@ -102,7 +103,11 @@ Result Channel::open() {
   }
   const cmsghdr* const rights = CMSG_FIRSTHDR(&message);
   if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
-    std::memcpy(&region_fd_, CMSG_DATA(rights), sizeof region_fd_);
+    int fds[2] = {-1, -1};
+    std::memcpy(fds, CMSG_DATA(rights),
+                std::min<size_t>(rights->cmsg_len - CMSG_LEN(0), sizeof fds));
+    region_fd_ = fds[0];
+    kick_fd_ = fds[1];
   }
   return read_answer(buffer, static_cast<size_t>(n));
 }
@@ -164,6 +169,25 @@ Result Channel::check_memory() {
                       std::string(memory::to_string(measured.type)).c_str(), in, out,
                       cached ? "" : " (streaming)");
   return ok(text);
+}
+
+Result Channel::check_kick() {
+  if (is_byte_stream()) return ok("the host's end of the port wakes it");
+  if ((opened_.features & control::FEATURE_DOORBELL) == 0) {
+    if (kick_fd_ >= 0) return ok("an eventfd of the host");
+    return ok("through kvgpu-agentd and kvgpud",
+              "programs that often wait start their GPU work sooner with a doorbell: the host's "
+              "administrator gives the VM one with kvgpu vm attach --doorbell");
+  }
+  void* const page =
+      kick_fd_ < 0 ? MAP_FAILED : mmap(nullptr, PAGE_BYTES, PROT_WRITE, MAP_SHARED, kick_fd_, 0);
+  if (page == MAP_FAILED) {
+    return failed("the device's registers cannot be mapped",
+                  "upgrade kvgpu-guest, or is Secure Boot's lockdown on? Programs wake their "
+                  "workers through kvgpu-agentd meanwhile");
+  }
+  munmap(page, PAGE_BYTES);
+  return ok("doorbell of the ivshmem device, " + std::to_string(opened_.doorbell >> 16));
 }
 
 Result Channel::check_host() {

@@ -24,6 +24,7 @@ class Channel {
   Result open();          // agent up, host up, session given
   Result check_region();  // mapped, and what the host has set up
   Result check_memory();  // type and bandwidth
+  Result check_kick();    // how a program wakes its worker
   Result check_host();    // protocol
 
  private:
@@ -33,6 +34,7 @@ class Channel {
 
   int socket_ = -1;
   int region_fd_ = -1;
+  int kick_fd_ = -1;  // BAR 0, or on the host an eventfd
   control::Opened opened_{};
   std::byte* block_ = nullptr;
 };

@@ -30,7 +30,8 @@ int main(int argc, char** argv) {
         help ? stdout : stderr,
         "usage: kvgpu-check [--json]\n"
         "Looks at each part of the way from a CUDA program to the host's GPU: device, agent,\n"
-        "region, memory, host, library, kernel. Exit status 0: all is well; 1: a check failed.\n");
+        "region, memory, kick, host, library, kernel. Exit status 0: all is well; 1: a check "
+        "failed.\n");
     return help ? 0 : 2;
   }
   (void)signal(SIGALRM, give_up);
@@ -44,9 +45,11 @@ int main(int argc, char** argv) {
   if (opened.state == State::OK) {
     report.add("region", channel.check_region());
     report.add("memory", channel.check_memory());
+    report.add("kick", channel.check_kick());
     report.add("host", channel.check_host());
   } else {
-    for (const char* check : {"region", "memory", "host"}) report.add(check, skipped("no session"));
+    for (const char* check : {"region", "memory", "kick", "host"})
+      report.add(check, skipped("no session"));
   }
   const Result library = check_library();
   report.add("library", library);

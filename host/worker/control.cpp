@@ -55,7 +55,62 @@ bool send_resumed(int fd, uint32_t session_id) {
   return sendmsg(fd, &message, MSG_NOSIGNAL) >= 0;
 }
 
+// Puts a descriptor that was received in its place.
+bool install(int fd, int place) {
+  const bool ok = dup2(fd, place) >= 0;
+  close(fd);
+  return ok;
+}
+
+// The region's descriptor, the kick eventfd and, where the session outlives kvgpud, the listening
+// socket.
+bool install_all(msghdr* message, bool has_listener) {
+  const cmsghdr* const rights = CMSG_FIRSTHDR(message);
+  int fds[3] = {-1, -1, -1};
+  const size_t len_bytes = (has_listener ? 3 : 2) * sizeof(int);
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS ||
+      rights->cmsg_len != CMSG_LEN(len_bytes)) {
+    return false;
+  }
+  std::memcpy(fds, CMSG_DATA(rights), len_bytes);
+  bool ok = install(fds[0], REGION_FD);
+  ok = install(fds[1], KICK_FD) && ok;
+  if (has_listener) return install(fds[2], LISTENER_FD) && ok;
+  close(LISTENER_FD);
+  return ok;
+}
+
 }  // namespace
+
+std::optional<Assignment> Control::wait_for_session(uint32_t n_devices) {
+  const control::Prestarted waiting{control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, n_devices};
+  send_frame(CONTROL_FD, Type::PRESTARTED, 0, &waiting, sizeof waiting);
+  struct {
+    control::FrameHeader header;
+    control::Assign body;
+  } frame{};
+  for (;;) {
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(3 * sizeof(int))] = {};
+    iovec io{&frame, sizeof frame};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary;
+    message.msg_controllen = sizeof ancillary;
+    const ssize_t n = recvmsg(CONTROL_FD, &message, MSG_CMSG_CLOEXEC);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < static_cast<ssize_t>(sizeof frame.header)) return std::nullopt;
+    if (frame.header.type == static_cast<uint16_t>(Type::END)) return std::nullopt;
+    if (frame.header.type != static_cast<uint16_t>(Type::ASSIGN)) continue;
+    if (n < static_cast<ssize_t>(sizeof frame) || frame.body.major != control::PROTOCOL_MAJOR ||
+        !install_all(&message, frame.body.away_s != 0)) {
+      log("an ASSIGN that is not understood");
+      return std::nullopt;
+    }
+    return Assignment{frame.header.id, frame.body.region_bytes, frame.body.block_offset,
+                      std::chrono::seconds(frame.body.away_s)};
+  }
+}
 
 void Control::remember_owner() { owner = geteuid(); }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "kvgpu/barrier.h"
@@ -22,6 +23,14 @@ namespace kvgpu::worker {
 
 inline constexpr int CONTROL_FD = 3, REGION_FD = 4, KICK_FD = 5, LISTENER_FD = 6;
 
+// What the command line says of a worker that is started for its session.
+struct Assignment {
+  uint32_t session_id;
+  uint64_t region_bytes;
+  uint64_t block_offset;
+  std::chrono::seconds away_limit;
+};
+
 class Control {
  public:
   // `away_limit`: how long the session goes on without kvgpud; 0: it ends with the connection.
@@ -30,6 +39,10 @@ class Control {
 
   // Before the worker gives up being root: only this user's kvgpud is listened to.
   static void remember_owner();
+
+  // Says that the worker waits, and returns its session, whose descriptors are in place then.
+  // None: kvgpud has no use for the worker, or is gone.
+  static std::optional<Assignment> wait_for_session(uint32_t n_devices);
 
   void ready(uint32_t n_devices);
   // Says why the session cannot start or ends; CUresult is what the guest will see.

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 namespace kvgpu::worker {
@@ -11,15 +12,21 @@ namespace kvgpu::worker {
 struct JailConfig {
   uid_t uid;
   gid_t gid;
+  uint64_t max_tasks;       // of the uid: processes and threads; 0: as many as kvgpud
   std::string driver_path;  // its folder stays visible, read-only
 };
 
+inline constexpr uint64_t MAX_DESCRIPTORS = 8192;
+// Of each file, the log and what stands in for standard output.
+inline constexpr uint64_t MAX_FILE_BYTES = 256ull << 20;
+
 // New mount, network and IPC namespaces; a root with nothing but system libraries, /proc, /sys and
-// /dev/nvidia*; no capabilities, no new privileges; another uid. Needs root. False: `error` says
-// which step failed.
+// the device nodes that libcuda needs; no capabilities; another uid. Needs root, and expects to be
+// the first process of a pid namespace. False: `error` says which step failed.
 [[nodiscard]] bool enter_jail(const JailConfig& config, std::string* error);
 
-// The part that needs no root: no new privileges, no descriptors above `last_fd`.
+// The part that needs no root: no new privileges, no core files, limits, and no descriptors above
+// `last_fd`.
 [[nodiscard]] bool drop_inherited(int last_fd, std::string* error);
 
 }  // namespace kvgpu::worker

@@ -30,6 +30,7 @@ struct Options {
   JailConfig jail{};
   bool inventory = false;
   bool no_jail = false;
+  bool prestart = false;  // there is no session yet
   std::chrono::seconds away_limit{0};
   bool stream = false;  // the byte-stream form: no memory is shared with the guest
 };
@@ -38,8 +39,10 @@ struct Options {
   std::fprintf(stderr,
                "usage: kvgpu-worker --inventory --driver PATH\n"
                "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
-               "--driver PATH [--devices 0,1] [--uid N --gid N | --no-jail] "
-               "[--away-s N | --stream]\n"
+               "--driver PATH [--devices 0,1] [--uid N --gid N [--max-tasks N] | "
+               "--no-jail] [--away-s N | --stream]\n"
+               "       kvgpu-worker --prestart --window 0xW --driver PATH [--devices 0,1] "
+               "[--uid N --gid N [--max-tasks N] | --no-jail]\n"
                "kvgpud starts workers; by hand only --inventory is of use.\n");
   std::exit(2);
 }
@@ -61,10 +64,12 @@ Options parse(int argc, char** argv) {
     DEVICES,
     UID,
     GID,
+    MAX_TASKS,
     NO_JAIL,
     AWAY,
     STREAM,
-    INVENTORY
+    INVENTORY,
+    PRESTART
   };
   const option known[] = {{"session", 1, nullptr, SESSION},
                           {"region-bytes", 1, nullptr, REGION},
@@ -74,10 +79,12 @@ Options parse(int argc, char** argv) {
                           {"devices", 1, nullptr, DEVICES},
                           {"uid", 1, nullptr, UID},
                           {"gid", 1, nullptr, GID},
+                          {"max-tasks", 1, nullptr, MAX_TASKS},
                           {"no-jail", 0, nullptr, NO_JAIL},
                           {"away-s", 1, nullptr, AWAY},
                           {"stream", 0, nullptr, STREAM},
                           {"inventory", 0, nullptr, INVENTORY},
+                          {"prestart", 0, nullptr, PRESTART},
                           {nullptr, 0, nullptr, 0}};
   Options options;
   options.session.region_fd = REGION_FD;
@@ -108,6 +115,9 @@ Options parse(int argc, char** argv) {
       case GID:
         options.jail.gid = static_cast<gid_t>(number(optarg));
         break;
+      case MAX_TASKS:
+        options.jail.max_tasks = number(optarg);
+        break;
       case NO_JAIL:
         options.no_jail = true;
         break;
@@ -120,6 +130,9 @@ Options parse(int argc, char** argv) {
       case INVENTORY:
         options.inventory = true;
         break;
+      case PRESTART:
+        options.prestart = true;
+        break;
       default:
         usage();
     }
@@ -128,7 +141,8 @@ Options parse(int argc, char** argv) {
   const uint64_t* const chosen =
       std::find(std::begin(WINDOWS), std::end(WINDOWS), options.session.window);
   // The guest chose the window: anything else could be mapped over ourselves.
-  if (!options.inventory && (options.session.region_bytes == 0 || chosen == std::end(WINDOWS))) {
+  const bool has_region = options.session.region_bytes != 0;
+  if (!options.inventory && (has_region == options.prestart || chosen == std::end(WINDOWS))) {
     usage();
   }
   return options;
@@ -148,7 +162,7 @@ void confine(const Options& options) {
   } else {
     log("no jail: the worker keeps uid %u", geteuid());
   }
-  const bool has_listener = options.away_limit.count() > 0;
+  const bool has_listener = options.away_limit.count() > 0 || options.prestart;
   const int last_fd = options.stream ? STREAM_FD : has_listener ? LISTENER_FD : KICK_FD;
   if (!drop_inherited(last_fd, &error)) refuse(CUDA_ERROR_SYSTEM_NOT_READY, error);
 }
@@ -169,12 +183,22 @@ int start_driver(const Options& options, DriverTable* driver) {
   return n_devices;
 }
 
+void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* away_limit) {
+  const auto assignment = Control::wait_for_session(static_cast<uint32_t>(n_devices));
+  if (!assignment) end_session("there was none for this worker", ExitStatus::ENDED);
+  config->session_id = assignment->session_id;
+  config->region_bytes = assignment->region_bytes;
+  config->block_offset = assignment->block_offset;
+  *away_limit = assignment->away_limit;
+}
+
 [[noreturn]] void serve(const Options& options) {
   std::string error;
   Control::remember_owner();
   confine(options);
   static StreamEnd stream;
   SessionConfig config = options.session;
+  std::chrono::seconds away_limit = options.away_limit;
   if (options.stream) {
     if (!stream.open(config.window, config.region_fd, config.region_bytes, &error)) {
       refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
@@ -182,13 +206,14 @@ int start_driver(const Options& options, DriverTable* driver) {
     config.wake_fd = stream.wake_fd();
   }
   if (!fill_above_window(options.session.window, &error)) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
-  std::byte* const block = map_block(options.session, &error);
-  if (block == nullptr) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
-
   static DriverTable driver;
   const int n_devices = start_driver(options, &driver);
+  if (options.prestart) take_session(n_devices, &config, &away_limit);
+
+  std::byte* const block = map_block(config, &error);
+  if (block == nullptr) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
   auto* const page = reinterpret_cast<HostPage*>(block + HOST_PAGE_OFF);
-  static Control control(options.session.session_id, page, options.away_limit);
+  static Control control(config.session_id, page, away_limit);
   page->version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
   const char* progress = std::getenv("KVGPU_PROGRESS");
   const bool by_records =
@@ -208,8 +233,8 @@ int start_driver(const Options& options, DriverTable* driver) {
     stream.attach(session);
     std::thread([] { stream.serve(); }).detach();
   }
-  log("session %u: %d devices, block at 0x%llx", options.session.session_id, n_devices,
-      static_cast<unsigned long long>(options.session.window + options.session.block_offset));
+  log("session %u: %d devices, block at 0x%llx", config.session_id, n_devices,
+      static_cast<unsigned long long>(config.window + config.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));
   const std::string why = control.serve();
   session.ending = true;

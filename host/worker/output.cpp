@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "event_ring.h"
 #include "log.h"
@@ -25,8 +26,19 @@ bool Output::capture() {
 void Output::deliver(EventRing& events) {
   const std::lock_guard lock(mutex_);
   std::fflush(stdout);
+  if (replaced_fd_ >= 0) {
+    std::swap(delivered_bytes_, replaced_bytes_);
+    send(replaced_fd_, events);
+    std::swap(delivered_bytes_, replaced_bytes_);
+    close(std::exchange(replaced_fd_, -1));
+  }
+  send(STDOUT_FILENO, events);
+  if (delivered_bytes_ > LAST_OFFSET) replace();
+}
+
+void Output::send(int fd, EventRing& events) {
   struct stat file{};
-  if (fstat(STDOUT_FILENO, &file) != 0) return;
+  if (fstat(fd, &file) != 0) return;
   const uint64_t printed_bytes = static_cast<uint64_t>(file.st_size);
   if (printed_bytes - delivered_bytes_ > MAX_UNDELIVERED_BYTES) {
     const uint64_t dropped_bytes = printed_bytes - delivered_bytes_ - MAX_UNDELIVERED_BYTES;
@@ -36,8 +48,7 @@ void Output::deliver(EventRing& events) {
   }
   char chunk[8192];
   for (;;) {
-    const ssize_t n =
-        pread(STDOUT_FILENO, chunk, sizeof chunk, static_cast<off_t>(delivered_bytes_));
+    const ssize_t n = pread(fd, chunk, sizeof chunk, static_cast<off_t>(delivered_bytes_));
     if (n <= 0) break;
     events.send(wire::Op::OUTPUT, wire::Output{static_cast<uint32_t>(n), 0},
                 {chunk, static_cast<uint32_t>(n)});
@@ -45,9 +56,19 @@ void Output::deliver(EventRing& events) {
   }
   // Never truncated: somebody may be printing.
   if (delivered_bytes_ > 0) {
-    (void)fallocate(STDOUT_FILENO, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+    (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                     static_cast<off_t>(delivered_bytes_));
   }
+}
+
+void Output::replace() {
+  replaced_fd_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (replaced_fd_ < 0) return;
+  if (!capture()) {
+    close(std::exchange(replaced_fd_, -1));
+    return;
+  }
+  replaced_bytes_ = std::exchange(delivered_bytes_, 0);
 }
 
 }  // namespace kvgpu::worker

@@ -19,9 +19,16 @@ class Output {
 
  private:
   static constexpr uint64_t MAX_UNDELIVERED_BYTES = 16u << 20;
+  // A file may not grow for ever (jail.h), so a new one takes its place in time.
+  static constexpr uint64_t LAST_OFFSET = 64u << 20;
+
+  void send(int fd, EventRing& events);
+  void replace();
 
   std::mutex mutex_;
   uint64_t delivered_bytes_ = 0;  // of the file; punched out
+  int replaced_fd_ = -1;          // somebody may have been printing into it
+  uint64_t replaced_bytes_ = 0;   // delivered of it
 };
 
 }  // namespace kvgpu::worker

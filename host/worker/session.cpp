@@ -320,8 +320,9 @@ void Session::sleep_until_kicked() {
   wire::Header header;
   if (!commands_.peek(&header) && commands_.error() == RingError::NONE) {
     pollfd kick{config.kick_fd, POLLIN, 0};
-    // The time limit is for a lost kick only (a guest agent that was restarted).
-    if (poll(&kick, 1, 100) > 0) {
+    // The time limit is for a lost kick only: one that goes through an agent and a kvgpud, which
+    // may be restarted.
+    if (poll(&kick, 1, is_kicked_directly ? -1 : 100) > 0) {
       uint64_t count;
       (void)!read(config.kick_fd, &count, sizeof count);
     }

@@ -81,8 +81,9 @@ class Session {
   EventRing events;
   Callbacks callbacks;
   Output output;
-  std::atomic<uint16_t> guest_minor{0};  // of the protocol; written by hello()
-  ProgressWatch* progress = nullptr;     // where the guest cannot see what the GPU writes
+  std::atomic<uint16_t> guest_minor{0};         // of the protocol; written by hello()
+  std::atomic<bool> is_kicked_directly{false};  // no kick can be lost; written by hello()
+  ProgressWatch* progress = nullptr;            // where the guest cannot see what the GPU writes
   Watcher watcher;
   Control* const control;
   const SessionConfig config;

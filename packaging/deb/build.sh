@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# build.sh: makes kvgpu-host_*.deb and kvgpu-guest_*.deb in dist/ from build/release, or
-# KVGPU_BUILD_DIR. Does nothing if what goes into them has not changed.
+# build.sh: makes kvgpu-host, kvgpu-guest and kvgpu-controller_*.deb in dist/ from build/release, or
+# KVGPU_BUILD_DIR; lintian must be content. Does nothing if what goes into them has not changed.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -28,8 +28,8 @@ if [[ -f dist/inputs.sha256 && $(<dist/inputs.sha256) == "$key" ]]; then
 fi
 
 copy=$root/build/deb/source
-rm -rf build/deb dist
-mkdir -p "$copy" dist
+rm -rf build/deb
+mkdir -p "$copy"
 cp -a "${sources[@]}" "$copy"
 cp -a packaging/deb/debian "$copy/debian"
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' packaging/python/kvgpu/__init__.py)
@@ -41,17 +41,26 @@ kvgpu ($version) unstable; urgency=medium
  -- The kvgpu authors <kvgpu@localhost.localdomain>  $(date -R --date="@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}")
 EOF
 
-log=$root/build/deb/log
-echo "deb: building (log build/deb/log)"
-{
+build_packages() {
   KVGPU_NO_NATIVE=1 "$uv" build --quiet --wheel --no-build-isolation --python .venv/bin/python \
     --out-dir build/deb/wheel
-  wheel=("$root"/build/deb/wheel/kvgpu-*.whl)
+  local wheel=("$root"/build/deb/wheel/kvgpu-*.whl)
   cd "$copy"
   # -d: debhelper is all it needs from here on, the native parts are built.
   KVGPU_BUILD=$build KVGPU_UV=$uv KVGPU_WHEEL=${wheel[0]} \
     dpkg-buildpackage --build=binary --no-sign --no-check-builddeps
-} >"$log" 2>&1 || { tail -n 30 "$log" >&2; echo "deb: failed, log $log" >&2; exit 1; }
-mv "$root"/build/deb/*.deb "$root/dist/"
-echo "$key" >"$root/dist/inputs.sha256"
-ls -1 "$root"/dist/*.deb
+  echo "lintian:"
+  lintian --allow-root --fail-on error,warning --info ../*.deb
+}
+
+log=$root/build/deb/log
+echo "deb: building (log build/deb/log)"
+trap 'tail -n 30 "$log" >&2; echo "deb: failed, log $log" >&2' ERR
+# A subshell: it changes its folder. Not `… ||`: that would switch `set -e` off in it.
+(build_packages) >"$log" 2>&1
+trap - ERR
+rm -rf dist
+mkdir dist
+mv build/deb/*.deb dist/
+echo "$key" >dist/inputs.sha256
+ls -1 dist/*.deb

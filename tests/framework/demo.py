@@ -21,6 +21,7 @@ from typing import TextIO
 
 from framework.guest_image import GuestImage, guest_image, run
 from framework.host_services import REPOSITORY, kvgpu, kvgpud, libvirt
+from framework.packages import built_repo, install_command
 from framework.vm import AS_NOBODY, Vm
 
 LOGS = REPOSITORY / "build" / "demo"
@@ -79,13 +80,6 @@ class Demo:
             raise StepError(what)
 
 
-def guest_package() -> Path:
-    packages = sorted((REPOSITORY / "dist").glob("kvgpu-guest_*.deb"))
-    if len(packages) != 1:
-        raise StepError(f"{len(packages)} kvgpu-guest packages in dist/: run `make deb`")
-    return packages[0]
-
-
 def check_program(demo: Demo) -> str:
     """Show that the program knows nothing of kvgpu; return its sha256."""
     demo.require(BUILT_PROGRAM.is_file(), f"{BUILT_PROGRAM} is not built: run `make build`")
@@ -107,11 +101,8 @@ def show_machine(demo: Demo, vm: Vm) -> None:
     demo.show("lspci -n", devices)
 
 
-def install(demo: Demo, vm: Vm, package: Path) -> None:
-    output = vm.check(
-        f"apt-get install -y --no-install-recommends /payload/{package.name} 2>&1", timeout_s=120
-    )
-    demo.note(output)
+def install(demo: Demo, vm: Vm) -> None:
+    demo.note(vm.check(install_command("/payload/repo", "kvgpu-guest"), timeout_s=120))
     library = vm.check("ldconfig -p | grep -F 'libcuda.so.1 '")
     demo.require(INSTALLED_LIBRARY in library, f"ldconfig finds another library: {library}")
     demo.show("ldconfig -p", library)
@@ -152,7 +143,7 @@ def show_host_side(demo: Demo, log: Path) -> None:
 
 def steps(demo: Demo) -> None:
     with demo.step("program", "an nvcc-built program with static cudart"):
-        package = guest_package()
+        packages = built_repo()
         digest = check_program(demo)
     with demo.step("image", "small Debian guest, made now or reused"):
         image: GuestImage = guest_image()
@@ -161,7 +152,7 @@ def steps(demo: Demo) -> None:
             stack.enter_context(libvirt(LOGS))
         with demo.step("kvgpud", "kvgpud with the software GPU"):
             stack.enter_context(kvgpud(LOGS))
-        vm = Vm("kvgpu-demo", image, [package, PROGRAM])
+        vm = Vm("kvgpu-demo", image, [packages, PROGRAM])
         stack.callback(vm.remove)
         with demo.step("define", "kvgpu vm xml kvgpu-demo … | virsh define /dev/stdin"):
             vm.remove()  # left by a demo that was killed
@@ -170,8 +161,8 @@ def steps(demo: Demo) -> None:
         with demo.step("start", f"virsh start kvgpu-demo ({accelerator})"):
             vm.start()
             show_machine(demo, vm)
-        with demo.step("install", f"in the guest: apt-get install ./{package.name}"):
-            install(demo, vm, package)
+        with demo.step("install", "in the guest: apt-get install kvgpu-guest"):
+            install(demo, vm)
         with demo.step("run", "in the guest: ./demo"):
             run_program(demo, vm, digest)
             show_host_side(demo, LOGS / "kvgpud.log")

@@ -16,7 +16,7 @@ from uuid import uuid4
 from kvgpu.host import control_frames as cf
 from kvgpu.host.config import HostConfig
 from kvgpu.host.control_frames import Frame
-from kvgpu.host.domain_xml import Machine, Slices, make_domain
+from kvgpu.host.domain_xml import Device, Machine, Slices, make_domain
 from kvgpu.host.ivshmem.region import region_path
 from kvgpu.host.kvgpud import Daemon
 from kvgpu.host.messages import (
@@ -63,7 +63,10 @@ async def kvgpud(
 ) -> AsyncIterator[Kvgpud]:
     """Run a kvgpud; with `keep_sessions_s` its sessions outlive it."""
     stop = asyncio.Event()
-    settings = HostConfig(driver="software", jail=False, keep_sessions_s=keep_sessions_s, **config)
+    # No events of the libvirt that may run here: its event loop is one for the whole process.
+    usual: dict[str, Any] = {"driver": "software", "jail": False, "libvirt_uri": ""}
+    usual["prestarted_workers"] = 0
+    settings = HostConfig(keep_sessions_s=keep_sessions_s, **(usual | config))
     task = asyncio.create_task(Daemon(settings, runtime_dir).run(stop))
     while not (runtime_dir / "kvgpud.sock").exists():
         assert not task.done(), task.exception()
@@ -75,8 +78,8 @@ async def kvgpud(
         await asyncio.wait_for(task, 5)
 
 
-def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(body(), 30))
+def run(body: Callable[[], Coroutine[Any, Any, None]], limit_s: float = 30) -> None:
+    asyncio.run(asyncio.wait_for(body(), limit_s))
 
 
 class Client:
@@ -126,13 +129,15 @@ async def open_run(api: Api, pinned_bytes: int = 64 * MIB) -> str:
 
 
 class FakeQemu:
-    def __init__(self, runtime_dir: Path, shmem: bool = True) -> None:
+    def __init__(
+        self, runtime_dir: Path, device: Device = Device.PLAIN, pinned_bytes: int = 64 * MIB
+    ) -> None:
         self.uuid = uuid4()
         self.path = runtime_dir / "vm" / f"{self.uuid}.sock"
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         machine = Machine("vm1", self.uuid, GIB, 1, kvm=False)
-        slices = Slices(GIB, 25, 64 * MIB)
-        self.domain_xml = make_domain(machine, slices, str(runtime_dir), shmem)
+        slices = Slices(GIB, 25, pinned_bytes)
+        self.domain_xml = make_domain(machine, slices, str(runtime_dir), device)
         self._writer: asyncio.StreamWriter | None = None
         self._connected = asyncio.Event()
 
@@ -155,10 +160,17 @@ class FakeQemu:
         writer.close()
 
     async def say(self, *frames: Frame) -> None:
+        await self.write(b"".join(frame.encode() for frame in frames))
+
+    async def write(self, data: bytes) -> None:
         await self._connected.wait()
         assert self._writer
-        self._writer.write(b"".join(frame.encode() for frame in frames))
+        self._writer.write(data)
         await self._writer.drain()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
 
     def stop_reading(self) -> None:
         assert self._writer
@@ -193,8 +205,8 @@ class FakeQemu:
 
 
 @asynccontextmanager
-async def vm(daemon: Kvgpud, api: Api, shmem: bool = True) -> AsyncIterator[FakeQemu]:
-    qemu = FakeQemu(daemon.runtime_dir, shmem)
+async def vm(daemon: Kvgpud, api: Api, device: Device = Device.PLAIN) -> AsyncIterator[FakeQemu]:
+    qemu = FakeQemu(daemon.runtime_dir, device)
     try:
         await api.ask(qemu.hook("prepare"))
         await qemu.start()

@@ -16,6 +16,9 @@ from pathlib import Path
 
 from framework.workers import worker_pids
 
+from kvgpu.host.client import ApiClient
+from kvgpu.host.messages import RunRequest
+
 ROOT = Path(__file__).resolve().parents[2]
 # Another build of all native parts, such as build/asan.
 BUILD = ROOT / os.environ.get("KVGPU_TEST_BUILD", "build/release")
@@ -59,6 +62,12 @@ class Loopback:
             timeout=self.limit_s,
             check=False,
         )
+
+    @contextmanager
+    def open_run(self) -> Iterator[str]:
+        """Ask for a `kvgpu run` of several programs; gives the socket for $KVGPU_SOCKET."""
+        with ApiClient(self.runtime_dir) as api:
+            yield api.ask(RunRequest(64 << 20))["socket"]
 
     def logs(self) -> str:
         """Return the sessions' logs, for a failed assertion."""
@@ -127,8 +136,10 @@ class Loopback:
 
 
 @contextmanager
-def loopback(driver: str = "software", jail: bool = True, **variables: str) -> Iterator[Loopback]:
-    """Start a kvgpud; end it, and with it what it started."""
+def loopback(
+    driver: str = "software", jail: bool = True, config: str = "", **variables: str
+) -> Iterator[Loopback]:
+    """Start a kvgpud with this host.toml; end it, and with it what it started."""
     built = {
         "KVGPU_WORKER": str(BUILD / "host/worker/kvgpu-worker"),
         "KVGPU_SOFTWARE_GPU": str(BUILD / "host/software_gpu/libcuda.so.1"),
@@ -148,6 +159,9 @@ def loopback(driver: str = "software", jail: bool = True, **variables: str) -> I
     with tempfile.TemporaryDirectory(prefix="kvgpu-loopback-") as folder:
         environment["KVGPU_RUNTIME_DIR"] = folder
         options = ["--driver", driver, "--jail" if jail else "--no-jail"]
+        if config:
+            (Path(folder) / "host.toml").write_text(config)
+            options += ["--config", f"{folder}/host.toml"]
         running = Loopback(Path(folder), environment, options)
         try:
             running.start_kvgpud()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One virtual machine under libvirt, made by `kvgpu vm xml`.
 
-Files go in on a read-only second disk, mounted at /payload; commands run through QEMU's guest
-agent. Both are attached by virsh, after `virsh define` of exactly what kvgpu printed.
+Files and folders go in on a read-only second disk, mounted at /payload; commands run through
+QEMU's guest agent. Both are attached by virsh, after `virsh define` of exactly what kvgpu printed.
 """
 
 from __future__ import annotations
@@ -190,8 +190,11 @@ class Vm:
         tree = self.folder / "payload"
         tree.mkdir()
         for path in self._payload:
-            shutil.copy2(path, tree)
-        size_bytes = sum(path.stat().st_size for path in tree.iterdir()) + PAYLOAD_SLACK_BYTES
+            if path.is_dir():
+                shutil.copytree(path, tree / path.name)
+            else:
+                shutil.copy2(path, tree)
+        size_bytes = sum(path.stat().st_size for path in tree.rglob("*")) + PAYLOAD_SLACK_BYTES
         disk = self.folder / "payload.ext4"
         make_ext4(tree, disk, size_bytes)
         options = ("--subdriver", "raw", "--mode", "readonly", "--config")

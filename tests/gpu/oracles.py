@@ -38,7 +38,7 @@ def compare(forms: list[Form]) -> list[str]:
     forms = [form for form in forms if can_be_compared(form)]
     if not forms:
         return []
-    bench = Bench(forms)
+    bench = Bench(forms, is_gpu=True)
     values = {t: edges(t) for t in bench.types}
     lines = []
     for index, form in enumerate(forms):

@@ -14,7 +14,7 @@ from framework.loopback import BUILD, LOOPBACK, Loopback, loopback
 
 CHECK = BUILD / "guest/check/kvgpu-check"
 SOFTWARE_GPU = BUILD / "host/software_gpu"
-CHECKS = ["device", "agent", "region", "memory", "host", "library", "kernel"]
+CHECKS = ["device", "agent", "region", "memory", "kick", "host", "library", "kernel"]
 
 
 def run_alone(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +43,7 @@ def test_all_is_well_under_kvgpu_run(host: Loopback) -> None:
     for words in (
         "a process of the host (kvgpu run)",
         "write-back; copies in",
+        "an eventfd of the host",
         "kvgpu protocol 0.",
         "libcuda.so.1",
         "driver 13.0, result correct",
@@ -75,7 +76,7 @@ def test_agent_that_is_not_running_fails_with_advice(tmp_path: Path) -> None:
     assert found["agent"]["state"] == "FAILED"
     assert f"cannot reach {socket}" in found["agent"]["found"]
     assert "systemctl" in found["agent"]["advice"]
-    assert {found[check]["state"] for check in ("region", "memory", "host")} == {"skipped"}
+    assert {found[check]["state"] for check in ("region", "memory", "kick", "host")} == {"skipped"}
     assert found["library"]["state"] == "ok"
     assert found["kernel"]["state"] == "FAILED"
     assert "cuInit answers CUDA_ERROR_NO_DEVICE (100)" in found["kernel"]["found"]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from framework.loopback import Loopback
+from framework.workers import block_offset
 
 PROGRAMS = Path(__file__).with_name("life_programs.py")
 UNKNOWN = 999
@@ -121,13 +122,12 @@ def test_dlclose_leaves_the_program_well(host: Loopback) -> None:
 def test_sigkill_during_work_ends_the_worker_and_zeroes_the_block(host: Loopback) -> None:
     process, _ = start(host, "until_error")
     (worker,) = host.worker_pids()
-    arguments = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
-    block_offset = int(arguments[arguments.index("--block-offset") + 1])
+    block = block_offset(host.runtime_dir, worker)
     region = os.open(f"/proc/{worker}/fd/4", os.O_RDONLY)
-    assert os.pread(region, 4096, block_offset).strip(b"\0")
+    assert os.pread(region, 4096, block).strip(b"\0")
     os.kill(client_of(process), signal.SIGKILL)
     assert eventually(lambda: not host.worker_pids(), 2)
-    assert eventually(lambda: not os.pread(region, 16 << 20, block_offset).strip(b"\0"), 1)
+    assert eventually(lambda: not os.pread(region, 16 << 20, block).strip(b"\0"), 1)
     os.close(region)
     process.communicate(timeout=10)
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from framework.loopback import LOOPBACK, PROGRAMS, Loopback, case_filter
@@ -72,50 +71,6 @@ def test_two_processes_have_a_worker_each(host: Loopback) -> None:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=20)
     assert eventually(lambda: not host.worker_pids())
-
-
-@pytest.fixture
-def worker(host: Loopback) -> object:
-    """The pid of the worker of a program that computes."""
-    process = host.start(PROGRAMS / "spin", "60")
-    assert eventually(lambda: len(host.worker_pids()) == 1, 20), host.logs()
-    yield host.worker_pids()[0]
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert eventually(lambda: not host.worker_pids())
-
-
-def status_fields(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
-def test_jail_uid_capabilities_new_privileges_namespaces_descriptors_device_nodes(
-    worker: int,
-) -> None:
-    fields = status_fields(worker)
-    assert "0" not in fields["Uid"].split(), "own uid"
-    assert "0" not in fields["Gid"].split()
-    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        assert int(fields[kind], 16) == 0, kind
-    assert fields["NoNewPrivs"] == "1"
-    for namespace in ("net", "mnt", "ipc"):
-        theirs = os.readlink(f"/proc/{worker}/ns/{namespace}")
-        assert theirs != os.readlink(f"/proc/self/ns/{namespace}"), namespace
-    root = Path(f"/proc/{worker}/root")
-    assert not (root / "etc/passwd").exists()
-    assert not (root / "home").exists()
-    devices = sorted(path.name for path in (root / "dev").iterdir())
-    assert [d for d in devices if not d.startswith("nvidia")] == ["null", "urandom", "zero"]
-    mounts = Path(f"/proc/{worker}/mounts").read_text().splitlines()
-    assert next(line for line in mounts if line.split()[1] == "/").split()[3].startswith("ro")
-    open_files = {
-        int(path.name): os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()
-    }
-    assert set(range(7)) <= set(open_files)  # PROTOCOL.md §5
-    others = [target for fd, target in open_files.items() if fd > 6]
-    assert all(t.startswith(("/dev/nvidia", "anon_inode:", "/proc/")) for t in others), others
 
 
 def test_worker_killed_gives_a_defined_error_and_no_hang(host: Loopback) -> None:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 from framework.kvgpud import OPEN, gone, kvgpud, run, vm
+from framework.life import start_steady
 from framework.loopback import BUILD, PROGRAMS, loopback
 
 from kvgpu.host import control_frames as cf
 from kvgpu.host.control_frames import Frame, StreamForm
+from kvgpu.host.domain_xml import Device
 from kvgpu.host.ivshmem.region import region_path
 
 SHARE, DATA, RECORDS, EVENTS, CREDIT, STATUS, CALLBACK_DONE = range(32, 39)
@@ -25,6 +27,7 @@ STREAM_OPEN = replace(OPEN, features=cf.FEATURE_BYTE_STREAM)
 SLAB_OFF = 2 << 20
 LINE = struct.Struct("<QQ64s")
 HELLO = struct.pack("<QIHHQIIII", 0, 40, 1, 0, 7, 0, 0, cf.PROTOCOL_MINOR, 0).ljust(64, b"\0")
+NO_POOL = "prestarted_workers = 0\n"  # so that kvgpud has one worker for a child
 
 
 def share(off: int, size: int, on: int = 1) -> bytes:
@@ -73,7 +76,7 @@ def test_hostile_frame_ends_that_session_with_a_reason_and_no_other(
     async def body() -> None:
         async with kvgpud(runtime_dir) as daemon:
             api = await daemon.api()
-            async with vm(daemon, api, shmem=False) as qemu:
+            async with vm(daemon, api, device=Device.NONE) as qemu:
                 await qemu.hello(b"a" * 16)
                 hostile = await qemu.open(STREAM_OPEN)
                 other = await qemu.open(STREAM_OPEN)
@@ -123,7 +126,7 @@ def eventually(what: Callable[[], bool], limit_s: float) -> bool:
 
 @pytest.mark.parametrize("who", ["kvgpu-worker", "kvgpu-agentd"])
 def test_death_of_either_end_gives_the_program_an_error(who: str) -> None:
-    with loopback(KVGPU_TRANSPORT="stream") as host:
+    with loopback(config=NO_POOL, KVGPU_TRANSPORT="stream") as host:
         process = host.start(PROGRAMS / "spin", "60")
         assert eventually(lambda: len(host.worker_pids()) == 1, 30), host.logs()
         time.sleep(1)
@@ -136,7 +139,7 @@ def test_death_of_either_end_gives_the_program_an_error(who: str) -> None:
 
 
 def test_killed_program_leaves_no_worker() -> None:
-    with loopback(KVGPU_TRANSPORT="stream") as host:
+    with loopback(config=NO_POOL, KVGPU_TRANSPORT="stream") as host:
         process = host.start(PROGRAMS / "spin", "60")
         assert eventually(lambda: len(host.worker_pids()) == 1, 30), host.logs()
         time.sleep(0.5)
@@ -176,6 +179,16 @@ def test_idle_session_uses_no_processor() -> None:
         process.communicate(timeout=20)
         print("figure: idle byte-stream session, processor share of worker and agent:", spent_s)
         assert max(spent_s) < 3 * 0.03
+
+
+def test_agent_of_a_run_ends_with_the_kvgpud_that_started_it() -> None:
+    with loopback(config=NO_POOL, KVGPU_TRANSPORT="stream") as host:
+        process = start_steady(host, 60)
+        (agent,) = children(host.kvgpud_pid, "kvgpu-agentd")
+        host.stop_kvgpud(signal.SIGKILL)
+        assert eventually(lambda: not Path(f"/proc/{agent}").exists(), 5)
+        process.communicate(timeout=20)
+        assert process.returncode == 1, "its session is gone, too"
 
 
 def ticks(pid: int) -> int:

@@ -205,7 +205,7 @@ def near(form: Form, x: list[float]) -> object:
         return special(value, t)
     if form.has("ftz"):
         value = flushed(value, t)
-    if form.opcode in ("sin", "cos") and abs(x[0]) > 2 * math.pi:
+    if form.absolute and form.opcode in ("sin", "cos") and abs(x[0]) > 2 * math.pi:
         return Near(0.0, absolute=1.0)
     return Near(value, form.absolute)
 

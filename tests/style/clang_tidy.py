@@ -52,7 +52,8 @@ def common_text() -> str:
     headers = sorted(
         path for folder in LINTED_DIRS for path in (ROOT / folder).rglob("*.h") if path.is_file()
     )
-    return "".join(path.read_text() for path in [ROOT / ".clang-tidy", *headers])
+    configuration = [ROOT / ".clang-tidy", ROOT / "tests" / ".clang-tidy"]
+    return "".join(path.read_text() for path in [*configuration, *headers])
 
 
 def check(tool: str, build: Path, unit: Unit, stamp: Path) -> bool:

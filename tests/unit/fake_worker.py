@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kvgpu-worker without a GPU: says READY on descriptor 3 and does what FAKE_WORKER tells it.
 
-FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), stubborn (ignores end of file), crash
-(dies after READY), extent (takes one), extents (takes two, gives one
-back), kick (ends with 0 after one kick),
-hmm (a device that reaches all memory).
+FAKE_WORKER: "" (good), silent (no READY), refuse (FAILED), talks (FAILED three times, and goes on),
+stubborn (ignores end of file), crash (dies after READY), extent (takes one), extents (takes two,
+gives one back), kick (ends with 0 after one kick),
+silent-pool (with --prestart no sign of life), other-major (PRESTARTED of protocol 7),
+hmm (a device that reaches all memory), nodriver (none until $FAKE_DRIVER exists), late, late-hmm
+(no answer until $FAKE_DRIVER exists).
 """
 
 import json
@@ -36,13 +38,26 @@ def resume(control: socket.socket) -> None:
 
 def main() -> int:
     if "--inventory" in sys.argv:
-        device = {"name": "fake", "total_bytes": 1 << 30}
-        device["pageable_memory_access"] = os.environ.get("FAKE_WORKER") == "hmm"
+        if os.environ.get("FAKE_WORKER") == "nodriver":
+            if not os.path.exists(os.environ["FAKE_DRIVER"]):
+                print("the driver answers CUDA_ERROR_NO_DEVICE (100)", file=sys.stderr)
+                return 1
+        mode = os.environ.get("FAKE_WORKER", "")
+        while mode.startswith("late") and not os.path.exists(os.environ["FAKE_DRIVER"]):
+            time.sleep(0.01)
+        device = {"name": "fake", "total_bytes": 1 << 30, "pci_bus_id": "0000:ff:00.0"}
+        device["pageable_memory_access"] = mode.endswith("hmm")
         print(json.dumps({"driver_version": 13000, "devices": [device]}))
         return 0
     mode = os.environ.get("FAKE_WORKER", "")
     print("fake worker:", *sys.argv[1:], file=sys.stderr, flush=True)
     control = socket.socket(fileno=3)
+    if "--prestart" in sys.argv and mode == "silent-pool":
+        time.sleep(60)
+    if "--prestart" in sys.argv and mode == "other-major":
+        control.send(frame(24, struct.pack("<HHI", 7, 0, 1)))
+        control.recv(4096)
+        return 0
     assert os.fstat(4).st_size == int(sys.argv[sys.argv.index("--region-bytes") + 1])
     os.pwrite(4, b"used", int(sys.argv[sys.argv.index("--block-offset") + 1]))
     if mode == "silent":
@@ -50,6 +65,10 @@ def main() -> int:
     if mode == "refuse":
         control.send(frame(20, struct.pack("<i", 803) + b"no such driver"))
         return 1
+    if mode == "talks":
+        for _ in range(3):
+            control.send(frame(20, struct.pack("<i", 803) + b"bad\nkvgpud: all is well\x1b[31m"))
+        time.sleep(60)
     control.send(frame(16, struct.pack("<I", 1)))
     if mode == "crash":
         time.sleep(0.05)
@@ -63,6 +82,7 @@ def main() -> int:
             os.pwrite(4, b"used", offset)
     if mode == "extents":
         control.send(frame(19, struct.pack("<Q", offset)))
+        os.pwrite(4, b"done", int(sys.argv[sys.argv.index("--block-offset") + 1]))
     poll = select.poll()
     poll.register(3, select.POLLIN)
     if mode == "kick":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
 import time
@@ -13,6 +14,7 @@ import pytest
 from framework.agent import REGION_BYTES, SUPERBLOCK, WAIT_S, World, open_frame, said
 
 from kvgpu.host.control_frames import (
+    FEATURE_DOORBELL,
     Close,
     Closed,
     Facts,
@@ -276,3 +278,79 @@ def test_device_without_a_write_combining_resource_is_used_as_it_is(
     client = world.start_client()
     world.host.open_session(9)
     assert said(client) == [Opened.TYPE, 77, 9, REGION_BYTES]
+
+
+def test_device_that_is_plugged_in_later_is_taken_and_another_in_its_place_too(
+    world: World,
+) -> None:
+    devices = world.folder / "devices"
+    devices.mkdir()
+    world.start_agent(f"--devices={devices}", looks_for_region=True)
+    world.host.accept()
+    world.host.welcome()
+    for n_bytes in (REGION_BYTES, 2 * REGION_BYTES):
+        make_device(devices, "0000:00:04.0", "0x1af4", resource2=n_bytes)
+        client = world.start_client()
+        world.host.open_session(9)
+        assert said(client) == [Opened.TYPE, 77, 9, n_bytes]
+        client.kill()
+        assert world.host.expect(Close).id == 9
+        shutil.rmtree(devices / "0000:00:04.0")
+
+
+# ---- the doorbell: BAR 0 of the device, and its neighbours' addresses
+
+OWN_PAGE = ("0x0 0x0 0x0", "0xfebd1000 0xfebd10ff 0x40200", "0xfebd2000 0xfebd2fff 0x40200")
+
+
+@pytest.mark.parametrize(
+    ("bar0", "asks", "gets"),
+    [
+        ("0xfebd3000 0xfebd30ff 0x40200", True, True),
+        ("0xfebd3000 0xfebd30ff 0x40200", False, False),
+        ("0xfebd3100 0xfebd31ff 0x40200", True, False),  # not at the beginning of its page
+        ("0xfebd2000 0xfebd20ff 0x40200", True, False),  # another device has registers there
+        ("0x0 0x0 0x0", True, False),  # no address
+        ("", True, False),  # not known
+    ],
+)
+def test_client_that_asks_gets_the_doorbell_register(
+    world: World, bar0: str, asks: bool, gets: bool
+) -> None:
+    devices = world.folder / "devices"
+    name = "0000:00:04.0"
+    make_device(devices, name, "0x1af4", resource0=4096, resource2=REGION_BYTES)
+    if bar0:
+        (devices / name / "resource").write_text(f"{bar0}\n0xfebd8000 0xfebd8fff 0x40200\n")
+    make_device(devices, "0000:00:03.0", "0x8086")
+    (devices / "0000:00:03.0" / "resource").write_text("\n".join(OWN_PAGE) + "\n")
+    world.start_agent(f"--devices={devices}", looks_for_region=True)
+    world.host.accept()
+    world.host.welcome()
+    with world.connect() as client:
+        asked = Open(0, 2, FEATURE_DOORBELL if asks else 0, 1 << 45, 0, 0, b"test")
+        client.send(Frame(asked, 5).encode())
+        request = world.host.expect(Open)
+        assert isinstance(request.body, Open)
+        assert request.body.features == (FEATURE_DOORBELL if gets else 0)
+        doorbell = 3 << 16 if gets else 0
+        answer = Opened(0, 2, request.body.features, 9, doorbell, 4096, 4096, REGION_BYTES)
+        world.host.send(answer, request.id)
+        message, fds, _, _ = socket.recv_fds(client, 8192, 4)
+    assert decode(message).body == answer
+    wanted = ["resource2", "resource0"] if gets else ["resource2"]
+    inodes = [(devices / name / resource).stat().st_ino for resource in wanted]
+    assert [os.fstat(fd).st_ino for fd in fds] == inodes
+    for fd in fds:
+        os.close(fd)
+
+
+def test_host_that_promises_a_doorbell_nobody_has_does_no_harm(welcomed: World) -> None:
+    with welcomed.connect() as client:
+        client.send(open_frame())
+        request = welcomed.host.expect(Open)
+        answer = Opened(0, 2, FEATURE_DOORBELL, 9, 3 << 16, 4096, 4096, REGION_BYTES)
+        welcomed.host.send(answer, request.id)
+        _, fds, _, _ = socket.recv_fds(client, 8192, 4)
+        assert len(fds) == 1
+        os.close(fds[0])

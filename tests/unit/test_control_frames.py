@@ -130,3 +130,25 @@ def test_any_bytes_are_survived_and_the_buffer_stays_bounded(junk: bytes) -> Non
     decoder = cf.StreamDecoder("test")
     list(decoder.feed(junk))
     assert len(decoder._buffer) <= cf.MAX_FRAME_BYTES
+
+
+NO_LENGTH = cf.HEADER.pack(cf.MAGIC, 1, 0, 1 << 31, 0)
+
+
+@pytest.mark.parametrize(
+    ("piece", "n_pieces"),
+    [
+        (cf.Frame(cf.Ping()).encode(), 100),
+        (struct.pack("<I", cf.MAGIC), 97),  # the last ones may be a header yet
+        (NO_LENGTH, 199),  # the magic, and what follows it
+        (cf.HEADER.pack(cf.MAGIC, 99, 0, 0, 0), 100),
+        (cf.HEADER.pack(cf.MAGIC, cf.Open.TYPE, 0, 0, 0), 100),
+        (b"x" * 256, 101),
+    ],
+    ids=["frame", "magic", "length", "type", "payload", "noise"],
+)
+def test_all_that_makes_work_is_counted(piece: bytes, n_pieces: int) -> None:
+    decoder = cf.StreamDecoder("test")
+    n_frames = len(list(decoder.feed(piece * 100)))
+    assert n_frames == (100 if piece == cf.Frame(cf.Ping()).encode() else 0)
+    assert decoder.n_pieces == pytest.approx(n_pieces, abs=1)

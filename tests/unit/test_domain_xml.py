@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import os
+from difflib import ndiff
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from kvgpu.host.domain_xml import (
+    Device,
+    Disk,
     Machine,
     Slices,
     default_pinned_bytes,
     extend_domain,
     make_domain,
     read_definition,
+    strip_domain,
 )
 from kvgpu.host.errors import DomainError, KvgpuError
 from kvgpu.host.units import GIB, MIB
@@ -28,8 +32,7 @@ MACHINES = {
     "kernel": Machine(
         *("direct", ONE, 4 * GIB, 2),
         kvm=False,
-        disk="/var/lib/vm/root.img",
-        disk_format="raw",
+        disks=(Disk("/var/lib/vm/root.img", "raw"), Disk("/var/lib/vm/data.qcow2")),
         kernel="/boot/vmlinux",
         initrd="/boot/initrd",
         cmdline="root=/dev/vda console=ttyS0",
@@ -37,7 +40,17 @@ MACHINES = {
         network="user",
     ),
     "network": Machine(
-        "served", ONE, 8 * GIB, 4, kvm=True, disk="/srv/served.qcow2", network="default"
+        *("served", ONE, 8 * GIB, 4),
+        kvm=True,
+        disks=(Disk("/srv/served.qcow2"),),
+        network="default",
+    ),
+    "bridge": Machine(
+        *("bridged", ONE, 8 * GIB, 4),
+        kvm=True,
+        disks=(Disk("/srv/bridged.qcow2"),),
+        network="bridge:br0",
+        mac="52:54:00:12:34:56",
     ),
 }
 
@@ -60,6 +73,59 @@ def test_existing_domain_keeps_its_own_parts_and_gets_ours_once() -> None:
     assert extend_domain(text, SLICES, "/run/kvgpu") == text
 
 
+NOTE = """<app:note xmlns:app="https://example.org/app"><!-- keep --><app:run><![CDATA[
+      if a < b: go("x")]]></app:run>text,  <app:b>mixed</app:b>
+        with more</app:note>"""
+DISK = """<disk type="file"><source file="/a"/></disk>   <!-- the first -->"""
+WHOLE = f"""<!-- made by hand -->
+<domain type="kvm">
+  <name>kept</name>
+  <uuid>{ONE}</uuid>
+  <metadata>
+    {NOTE}
+  </metadata>
+  <memory unit="GiB">4</memory>
+
+\t<!-- two disks, one day -->
+  <devices>
+    {DISK}
+  </devices>
+</domain>
+"""
+COMPACT = f"<domain><name>x</name><uuid>{ONE}</uuid><devices><tpm/></devices></domain>\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WHOLE,
+        WHOLE.replace(f"    {NOTE}\n", "    <!-- a comment alone -->\n"),
+        WHOLE.replace(f"  <metadata>\n    {NOTE}\n  </metadata>\n", ""),
+        WHOLE.replace("  ", "\t"),
+        WHOLE.replace(f"    {DISK}\n", ""),
+        COMPACT,
+        COMPACT.replace("<devices>", f"<metadata>{NOTE}</metadata><devices>"),
+    ],
+)
+@pytest.mark.parametrize("device", Device)
+def test_what_others_wrote_stays_as_they_wrote_it(text: str, device: Device) -> None:
+    attached = extend_domain(text, SLICES, "/run/kvgpu", device)
+    assert read_definition(attached)
+    if "<tpm/>" not in text:  # each line is there still
+        lines = ndiff(text.splitlines(), attached.splitlines())
+        assert not [line for line in lines if line[0] == "-"]
+    assert extend_domain(attached, SLICES, "/run/kvgpu", device) == attached
+    assert strip_domain(attached) == text
+
+
+def test_entities_are_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("none of yours")
+    entity = f'<!DOCTYPE domain [<!ENTITY secret SYSTEM "file://{secret}">]>'
+    text = entity + COMPACT.replace("<name>x", "<name>&secret;")
+    assert "none of yours" not in extend_domain(text, SLICES, "/run/kvgpu")
+
+
 @pytest.mark.parametrize("pinned_bytes", [64 * MIB, GIB, 3 * GIB])
 def test_definition_read_back_is_what_was_written(pinned_bytes: int) -> None:
     slices = Slices(8 * GIB, 25, pinned_bytes)
@@ -71,7 +137,7 @@ def test_definition_read_back_is_what_was_written(pinned_bytes: int) -> None:
 
 
 def test_vm_without_shared_memory_has_the_channel_alone() -> None:
-    text = make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu", shmem=False)
+    text = make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu", Device.NONE)
     assert "<shmem" not in text
     found, usual = (
         read_definition(xml)
@@ -83,6 +149,38 @@ def test_vm_without_shared_memory_has_the_channel_alone() -> None:
     assert usual.has_shmem
     assert found.region_bytes == usual.region_bytes
     assert found.channel_path == usual.channel_path
+
+
+def test_doorbell_device_is_as_in_the_golden_file_and_read_back() -> None:
+    text = make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu", Device.DOORBELL)
+    compare("doorbell-out.xml", text)
+    found = read_definition(text)
+    usual = read_definition(make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu"))
+    assert found
+    assert usual
+    assert (found.device, usual.device) == (Device.DOORBELL, Device.PLAIN)
+    assert found.server_path == f"/run/kvgpu/ivshmem/{ONE}.sock"
+    assert found.region_bytes == usual.region_bytes
+    again = extend_domain(text, SLICES, "/run/kvgpu", Device.DOORBELL)
+    assert again == text
+    assert extend_domain(text, SLICES, "/run/kvgpu") == make_domain(
+        MACHINES["minimal"], SLICES, "/run/kvgpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ivshmem-doorbell", "ivshmem", "the model 'ivshmem' is not served"),
+        ("/run/kvgpu/ivshmem/", "", "<shmem> has no path"),
+        ("/run/kvgpu/ivshmem/", "/run/" + "x" * 100, "longer than 107 bytes"),
+    ],
+)
+def test_inconsistent_doorbell_device_is_refused(old: str, new: str, message: str) -> None:
+    text = make_domain(MACHINES["minimal"], SLICES, "/run/kvgpu", Device.DOORBELL)
+    assert old in text
+    with pytest.raises(DomainError, match=message):
+        read_definition(text.replace(old, new))
 
 
 def test_sizes_in_the_units_libvirt_writes_are_understood() -> None:

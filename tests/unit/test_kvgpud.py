@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import resource
 import signal
@@ -18,6 +20,7 @@ from framework.kvgpud import OPEN, Client, gone, kvgpud, open_run, run
 from kvgpu.host import control_frames as cf
 from kvgpu.host.control_frames import Frame
 from kvgpu.host.errors import DaemonError
+from kvgpu.host.ivshmem import range_freer
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
 from kvgpu.host.kvgpud import _raise_descriptor_limit
 from kvgpu.host.messages import (
@@ -27,6 +30,12 @@ from kvgpu.host.messages import (
 from kvgpu.host.units import GIB, MIB
 
 pytestmark = pytest.mark.usefixtures("fake_worker")
+
+
+async def zeroed(region_fd: int, offset: int) -> None:
+    """Wait until a range that was given back is zero, which is a while after its session's end."""
+    while os.pread(region_fd, 4, offset) != bytes(4):
+        await asyncio.sleep(0.01)
 
 
 def test_local_client_gets_region_and_eventfd_and_its_end_ends_the_session(tmp_path: Path) -> None:
@@ -45,7 +54,7 @@ def test_local_client_gets_region_and_eventfd_and_its_end_ends_the_session(tmp_p
             assert f"--block-offset {opened.block_offset}" in Path(info["log"]).read_text()
             client.sock.close()
             await gone(api)
-            assert os.pread(region_fd, 4, opened.block_offset) == b"\0\0\0\0"
+            await zeroed(region_fd, opened.block_offset)
 
     run(body)
 
@@ -93,6 +102,33 @@ def test_end_of_the_run_ends_its_sessions(tmp_path: Path) -> None:
     run(body)
 
 
+def regions() -> set[str]:
+    """The regions without a name that this process has open."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the folder's own
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return {name for name in found if "memfd:kvgpu-" in name}
+
+
+@pytest.mark.parametrize("in_the_way", ["1.sock", "1.new"])
+def test_run_that_cannot_be_begun_leaves_nothing(in_the_way: str, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path, keep_sessions_s=60) as daemon:
+            api = await daemon.api()
+            before = regions()
+            (tmp_path / "run" / in_the_way).mkdir()
+            with pytest.raises(DaemonError, match=in_the_way):
+                await open_run(api)
+            (tmp_path / "run" / in_the_way).rmdir()
+            assert list((tmp_path / "run").iterdir()) == []
+            range_freer.wait_for_closing(10)
+            assert regions() == before
+            assert Path(await open_run(api)).is_socket()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
@@ -106,7 +142,8 @@ def test_worker_that_does_not_start_is_a_refusal(
     monkeypatch.setenv("FAKE_WORKER", mode)
 
     async def body() -> None:
-        async with kvgpud(tmp_path, ready_timeout_s=0.5, grace_s=0.1) as daemon:
+        limit_s = 0.5 if mode == "silent" else 20
+        async with kvgpud(tmp_path, ready_timeout_s=limit_s, grace_s=0.1) as daemon:
             api = await daemon.api()
             client = Client(await open_run(api))
             client.send(Frame(OPEN, 3))
@@ -170,15 +207,16 @@ def test_extents_are_zeroed_when_their_session_ends(
             api = await daemon.api()
             client = Client(await open_run(api))
             opened, (region_fd, _, _) = await client.open()
-            top = opened.region_bytes - 4 * MIB
-            while (await api.sessions())[0]["pinned_bytes"] != 4 * MIB or not os.pread(
-                region_fd, 4, top - 4 * MIB
-            ) == bytes(4):
+            while os.pread(region_fd, 4, opened.block_offset) != b"done":
                 await asyncio.sleep(0.01)
+            top = opened.region_bytes - 4 * MIB
+            while (await api.sessions())[0]["pinned_bytes"] != 4 * MIB:
+                await asyncio.sleep(0.01)  # the worker's last word may not have been read yet
+            await zeroed(region_fd, top - 4 * MIB)
             assert os.pread(region_fd, 4, top) == b"used"
             client.sock.close()
             await gone(api)
-            assert os.pread(region_fd, 4, top) == bytes(4)
+            await zeroed(region_fd, top)
 
     run(body)
 
@@ -212,17 +250,25 @@ def test_window_that_the_protocol_does_not_know_is_refused(window: int, tmp_path
     run(body)
 
 
-def test_kick_of_a_full_eventfd_that_blocks_does_not_hold_kvgpud_up(tmp_path: Path) -> None:
+@pytest.mark.timeout(15)
+def test_kick_of_a_full_eventfd_that_blocks_does_not_hold_kvgpud_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever has the eventfd, too, undoes that before a write gets there.
+    monkeypatch.setattr(os, "set_blocking", lambda fd, blocking: None)
+
     async def body() -> None:
         async with kvgpud(tmp_path) as daemon:
             api = await daemon.api()  # the run ends with it
             client = Client(await open_run(api))
             opened, (_, kick_fd, _) = await client.open()
             os.eventfd_write(kick_fd, (1 << 64) - 2)
-            os.set_blocking(kick_fd, True)
+            fcntl.fcntl(kick_fd, fcntl.F_SETFL, 0)
+            begin_s = time.monotonic()
             client.send(Frame(cf.Kick(), opened.session))
             client.send(Frame(cf.Ping(), 5))
             assert (await client.receive())[0] == Frame(cf.Pong(), 5)
+            assert time.monotonic() - begin_s < 5  # not when the test's time was over
 
     run(body)
 

@@ -1,84 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvgpud and the real kvgpu-agentd; the test carries the bytes between them, in QEMU's place."""
+"""kvgpud and the real kvgpu-agentd, with a port between them in QEMU's place."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from framework.guest import agent
 from framework.kvgpud import Client, FakeQemu, gone, kvgpud, run
 
 from kvgpu.host.ivshmem.region import region_path
 from kvgpu.host.messages import VmListRequest
 
 pytestmark = pytest.mark.usefixtures("fake_worker", "reaped")
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def agent_binary() -> Path:
-    built = [Path(p) for p in (os.environ.get("KVGPU_AGENTD"),) if p] or sorted(
-        REPOSITORY.glob("build/*/guest/agent/kvgpu-agentd"), key=lambda p: p.stat().st_mtime
-    )
-    if not built:
-        pytest.fail("kvgpu-agentd is not built: run `make build`")
-    return built[-1]
-
-
-async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(4096):
-            writer.write(data)
-    writer.transport.abort()
-
-
-class Port:
-    """Two listeners, kvgpud's and the agent's; what comes from one goes to the other."""
-
-    async def start(self, host_path: Path, agent_path: Path) -> None:
-        self._halves: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
-            asyncio.Queue()
-        )
-        self._agent_side = await asyncio.start_unix_server(
-            lambda r, w: self._halves.put_nowait((r, w)), str(agent_path)
-        )
-        self._host_side = await asyncio.start_unix_server(self._join, str(host_path))
-
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        agent_reader, agent_writer = await self._halves.get()
-        await asyncio.gather(copy(reader, agent_writer), copy(agent_reader, writer))
-
-    def close(self) -> None:
-        self._agent_side.close()
-        self._host_side.close()
-
-
-@asynccontextmanager
-async def agent(folder: Path, qemu: FakeQemu) -> AsyncIterator[str]:
-    """Run the agent of `qemu`'s guest; yield the socket its clients connect to."""
-    port = Port()
-    await port.start(qemu.path, folder / "port")
-    process = subprocess.Popen(
-        [
-            *(str(agent_binary()), "--region", str(region_path(qemu.uuid))),
-            *("--port", str(folder / "port"), "--socket", str(folder / "guest.sock")),
-            *("--state", str(folder / "agent.state"), "--boot-id", qemu.uuid.hex),
-            *("--group", "users"),
-        ]
-    )
-    try:
-        while not (folder / "guest.sock").exists():
-            assert process.poll() is None
-            await asyncio.sleep(0.02)
-        yield str(folder / "guest.sock")
-    finally:
-        process.terminate()
-        process.wait(10)
-        port.close()
 
 
 def test_client_of_the_agent_gets_a_session_and_its_end_ends_it(tmp_path: Path) -> None:
@@ -95,6 +31,7 @@ def test_client_of_the_agent_gets_a_session_and_its_end_ends_it(tmp_path: Path) 
                 sessions = await api.sessions()
                 assert {info["pid"] for info in sessions} == {os.getpid()}
                 assert {info["vm"] for info in sessions} == {"vm1"}
+                assert {info["region"] for info in sessions} == {str(qemu.uuid)}
                 client.sock.close()
                 while len(await api.sessions()) > 1:
                     await asyncio.sleep(0.01)

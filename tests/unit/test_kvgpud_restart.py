@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -71,7 +72,31 @@ def test_session_whose_worker_died_meanwhile_is_forgotten(tmp_path: Path) -> Non
     run(body)
 
 
-@pytest.mark.parametrize("change", ["worker_start_ticks", "region_inode", "garbage"])
+def test_worker_of_which_there_is_no_record_is_ended_before_its_memory_is_given_away(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with kvgpud(tmp_path, keep_sessions_s=KEEP_S) as daemon:
+            api = await daemon.api()
+            client = Client(await open_run(api))
+            opened, (_, _, worker) = await client.open()
+        (record,) = records(tmp_path)
+        record.unlink()  # as where kvgpud is killed before it has written
+        nobodys = record.with_name("7.sock")
+        nobodys.touch()
+        assert record.with_suffix(".sock").is_socket()
+        assert opened.session == int(record.stem)
+        assert not select.select([worker], [], [], 0)[0]
+        link = tmp_path / "by another name"
+        link.symlink_to(tmp_path)
+        async with kvgpud(link, keep_sessions_s=KEEP_S):
+            assert select.select([worker], [], [], 0)[0]
+            assert not list(record.parent.iterdir())
+
+    run(body)
+
+
+@pytest.mark.parametrize("change", ["worker_start_ticks", "region_inode", "extents"])
 def test_record_that_does_not_fit_is_no_session(tmp_path: Path, change: str) -> None:
     async def body() -> None:
         async with kvgpud(tmp_path, keep_sessions_s=KEEP_S) as daemon:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from framework.guest_image import GuestImage, guest_image
 from framework.host_services import REPOSITORY, kvgpud, libvirt, virsh
+from framework.packages import built_repo, install_command
 from framework.vm import Vm
 
 LOGS = REPOSITORY / "build" / "vm-tests"
@@ -52,10 +53,8 @@ def host(daemons: contextlib.ExitStack) -> Path:
 
 
 @pytest.fixture(scope="session")
-def package() -> Path:
-    packages = list((REPOSITORY / "dist").glob("kvgpu-guest_*.deb"))
-    assert len(packages) == 1, "not one kvgpu-guest package in dist/: run `make deb`"
-    return packages[0]
+def repo() -> Path:
+    return built_repo()
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +69,12 @@ def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled("pinned", tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def wakeup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA program that measures how long a sleeping worker takes to answer."""
+    return compiled("wakeup", tmp_path_factory)
+
+
 def compiled(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("programs") / name
     source = Path(__file__).with_name(f"{name}.c")
@@ -78,15 +83,13 @@ def compiled(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _vm(host: Path, image: GuestImage, package: Path, linger: Path, pinned: Path) -> Iterator[Vm]:
-    payload = [path for path in (package, linger, pinned, PROGRAM) if path.is_file()]
+def _vm(
+    host: Path, image: GuestImage, repo: Path, linger: Path, pinned: Path, wakeup: Path
+) -> Iterator[Vm]:
+    payload = [path for path in (repo, linger, pinned, wakeup, PROGRAM) if path.exists()]
     with Vm("kvgpu-test", image, payload) as vm:
         vm.start()
-        vm.check(
-            # Written out: some tests pull the VM's plug.
-            f"apt-get install -y --no-install-recommends /payload/{package.name} && sync",
-            timeout_s=120,
-        )
+        vm.check(install_command("/payload/repo", "kvgpu-guest"), timeout_s=120)
         yield vm
 
 

@@ -1,29 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A CUDA process that computes until it is killed: fills device memory anew, reads it back and
  * counts the rounds in the file that its argument names. Ends with 1 at the first wrong value. */
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "driver.h"
+
 enum { N_WORDS = 4096 };
-
-static void* library;
-
-static void* entry(const char* name) {
-  void* address = dlsym(library, name);
-  if (address == NULL) {
-    fprintf(stderr, "linger: no %s\n", name);
-    exit(1);
-  }
-  return address;
-}
-
-static void check(const char* what, int result) {
-  if (result == 0) return;
-  fprintf(stderr, "linger: %s: CUDA error %d\n", what, result);
-  exit(1);
-}
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;

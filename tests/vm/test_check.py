@@ -10,13 +10,14 @@ from framework.vm import AS_NOBODY, Vm
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
 
-CHECKS = ["device", "agent", "region", "memory", "host", "library", "kernel"]
+CHECKS = ["device", "agent", "region", "memory", "kick", "host", "library", "kernel"]
 
 
 def test_guest_check_finds_that_all_is_well(vm: Vm) -> None:
     output = vm.run(f"{AS_NOBODY} kvgpu-check", timeout_s=240)
     assert output.status == 0, output.stdout + output.stderr
-    lines = [line.split() for line in output.stdout.splitlines()]
+    # What could be better stands below its check, indented: this VM has no doorbell.
+    lines = [line.split() for line in output.stdout.splitlines() if not line.startswith(" ")]
     assert [line[:2] for line in lines] == [["ok", check] for check in CHECKS], output.stdout
     assert "(1af4:1110)" in output.stdout
     assert "/kvgpu/libcuda.so.1" in output.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from framework.guest_image import GuestImage
 from framework.host_services import REPOSITORY, RUNTIME_DIR, wait_until
+from framework.packages import install_command
 from framework.vm import AS_NOBODY, Vm
 
 from kvgpu.host.client import ApiClient
@@ -23,13 +24,11 @@ ALONE = "error:*,initialisation:*,context:*"  # cases that want a process of the
 
 
 @pytest.fixture(scope="module")
-def serial(host: Path, image: GuestImage, package: Path) -> Iterator[Vm]:
-    payload = [package, PROGRAM, CASES]
+def serial(host: Path, image: GuestImage, repo: Path) -> Iterator[Vm]:
+    payload = [repo, PROGRAM, CASES]
     with Vm("kvgpu-serial", image, payload, xml_options=["--no-shmem"]) as vm:
         vm.start()
-        vm.check(
-            f"apt-get install -y --no-install-recommends /payload/{package.name}", timeout_s=240
-        )
+        vm.check(install_command("/payload/repo", "kvgpu-guest"), timeout_s=240)
         yield vm
 
 

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from framework.guest_image import GuestImage
-from framework.host_services import RUNTIME_DIR, HostError, wait_until
+from framework.host_services import RUNTIME_DIR, wait_until
 from framework.linger import sessions, start_linger, wait_for_progress
 from framework.vm import AS_NOBODY, Vm
 from framework.workers import worker_pids
@@ -74,17 +73,3 @@ def test_start_stop_start_serves_again(vm: Vm) -> None:
         wait_until("the session is gone", lambda: not sessions(), 5)
         vm.start()  # the guest's service starts by itself
     start_linger(vm, "again")
-
-
-def test_veto_when_the_region_cannot_be_made_is_shown_by_virsh(
-    host: Path, image: GuestImage
-) -> None:
-    with Vm("kvgpu-veto", image) as vm:
-        obstacle = Path(f"/dev/shm/kvgpu-{vm.uuid()}")
-        obstacle.mkdir()
-        try:
-            with pytest.raises(HostError, match=r"kvgpu: kvgpu-veto: prepare: .*kvgpu-"):
-                vm.start()
-        finally:
-            obstacle.rmdir()
-        vm.start()  # nothing is left of the refused start

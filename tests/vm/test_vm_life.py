@@ -14,8 +14,9 @@ import pytest
 from framework.guest_image import GuestImage
 from framework.host_services import RUNTIME_DIR, HostError, kvgpud, virsh, wait_until
 from framework.linger import rounds, sessions, start_linger, wait_for_progress
+from framework.packages import install_command
 from framework.vm import Vm
-from framework.workers import worker_pids
+from framework.workers import block_offset, worker_pids
 
 from kvgpu.host.client import ApiClient
 from kvgpu.host.messages import HostStatusRequest
@@ -98,8 +99,7 @@ def test_clock_stepped_in_the_guest(vm: Vm) -> None:
 def test_reboot_of_the_guest_ends_sessions_and_zeroes_their_memory(vm: Vm) -> None:
     start_linger(vm, "doomed")
     (worker,) = worker_pids(RUNTIME_DIR)
-    arguments = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
-    block = int(arguments[arguments.index("--block-offset") + 1])
+    block = block_offset(RUNTIME_DIR, worker)
     boot_id = vm.check("cat /proc/sys/kernel/random/boot_id")
     region = os.open(f"/dev/shm/kvgpu-{vm.uuid()}", os.O_RDONLY)
     try:
@@ -107,7 +107,9 @@ def test_reboot_of_the_guest_ends_sessions_and_zeroes_their_memory(vm: Vm) -> No
         vm.spawn("reboot -f")
         wait_until("its session is gone", lambda: not sessions(), 120)
         wait_until("its worker is gone", lambda: not worker_pids(RUNTIME_DIR), 5)
-        assert not os.pread(region, 16 << 20, block).strip(b"\0")
+        wait_until(
+            "its memory is zero", lambda: not os.pread(region, 16 << 20, block).strip(b"\0"), 5
+        )
     finally:
         os.close(region)
     vm.wait_for_boot()
@@ -116,14 +118,12 @@ def test_reboot_of_the_guest_ends_sessions_and_zeroes_their_memory(vm: Vm) -> No
 
 
 def test_two_vms_compute_and_see_their_own(
-    vm: Vm, image: GuestImage, package: Path, linger: Path
+    vm: Vm, image: GuestImage, repo: Path, linger: Path
 ) -> None:
     start_linger(vm, "here")
-    with Vm("kvgpu-other", image, [package, linger]) as other:
+    with Vm("kvgpu-other", image, [repo, linger]) as other:
         other.start()
-        other.check(
-            f"apt-get install -y --no-install-recommends /payload/{package.name}", timeout_s=120
-        )
+        other.check(install_command("/payload/repo", "kvgpu-guest"), timeout_s=120)
         start_linger(other, "there")
         assert {info["vm"] for info in sessions()} == {vm.name, other.name}
         assert rounds(vm, "there") == rounds(other, "here") == 0
@@ -153,12 +153,12 @@ def without_kvgpu(definition: str) -> str:
 
 
 @pytest.mark.usefixtures("host")
-def test_detached_and_started_again(image: GuestImage, package: Path, linger: Path) -> None:
-    install = f"apt-get install -y --no-install-recommends /payload/{package.name}"
-    with Vm("kvgpu-detach", image, [package, linger]) as vm:
+def test_detached_and_started_again(image: GuestImage, repo: Path, linger: Path) -> None:
+    install = install_command("/payload/repo", "kvgpu-guest")
+    with Vm("kvgpu-detach", image, [repo, linger]) as vm:
         attached = vm.definition()
         vm.start()
-        vm.check(f"{install} && sync", timeout_s=300)
+        vm.check(install, timeout_s=300)
         start_linger(vm, "with")
         vm.destroy()
         virsh("define", "/dev/stdin", stdin=without_kvgpu(attached))

@@ -46,6 +46,10 @@ void Session::kick_if_asleep() {
 }
 
 void Session::kick() {
+  if (registers_ != nullptr) {
+    *reinterpret_cast<volatile uint32_t*>(registers_ + DOORBELL_REGISTER_OFF) = doorbell_;
+    return;
+  }
   if (kick_fd_ >= 0) {
     (void)!eventfd_write(kick_fd_, 1);
     return;

@@ -198,6 +198,7 @@ class Session {
   [[nodiscard]] ssize_t receive_answer(msghdr* message);
   CUresult greet();
   CUresult map(const control::Opened& opened);
+  void map_registers(int fd);
   CUresult refused(const char* frame, size_t len_bytes);
   CUresult take_error();
   void join_threads();
@@ -287,8 +288,11 @@ class Session {
   std::atomic<CUresult> ended_{CUDA_SUCCESS};
   int socket_ = -1;
   int region_fd_ = -1;
-  int kick_fd_ = -1;    // -1: kicks go through the socket
-  int worker_fd_ = -1;  // on the worker's host only: readable once the worker has ended
+  int kick_fd_ = -1;  // on the worker's host only
+  // BAR 0 of the VM's device, with the doorbell. Null, and no kick_fd_: kicks go by the socket.
+  std::byte* registers_ = nullptr;
+  uint32_t doorbell_ = 0;  // what rings ours
+  int worker_fd_ = -1;     // on the worker's host only: readable once the worker has ended
   std::atomic<bool> detached_{false};  // kvgpud has left, the worker has not
   uint32_t session_id_ = 0;
   std::byte* block_ = nullptr;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -98,6 +99,8 @@ void Session::forget_connection() {
     if (*fd >= 0) close(*fd);
     *fd = -1;
   }
+  if (registers_ != nullptr) munmap(registers_, PAGE_BYTES);
+  registers_ = nullptr;
   free_words_.clear();
   devices_.clear();
   kicked_.store(0, std::memory_order_relaxed);
@@ -173,9 +176,26 @@ CUresult Session::connect() {
   int fds[3] = {-1, -1, -1};
   std::memcpy(fds, CMSG_DATA(rights), std::min<size_t>(n_fds, 3) * sizeof(int));
   region_fd_ = fds[0];
-  kick_fd_ = fds[1];
-  worker_fd_ = fds[2];
+  if ((opened.features & control::FEATURE_DOORBELL) != 0) {
+    doorbell_ = opened.doorbell;
+    map_registers(fds[1]);
+  } else {
+    kick_fd_ = fds[1];
+    worker_fd_ = fds[2];
+  }
   return map(opened);
+}
+
+// An agent that is older than this library passes no registers.
+void Session::map_registers(int fd) {
+  if (fd < 0) return;
+  void* const page = mmap(nullptr, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (page != MAP_FAILED) {
+    registers_ = static_cast<std::byte*>(page);
+  } else {
+    log(Level::INFO, "cannot map the doorbell: %s; the agent wakes the worker", strerror(errno));
+  }
 }
 
 // A signal handler of the program's does not end the wait.
@@ -244,8 +264,10 @@ CUresult Session::map(const control::Opened& opened) {
 CUresult Session::greet() {
   std::vector<std::byte> buffer(wire::MAX_RECORD_BYTES);
   ReplyBuffer out{buffer.data(), wire::MAX_RECORD_BYTES};
+  uint32_t features = control::FEATURES;
+  if (registers_ == nullptr && kick_fd_ < 0) features &= ~control::FEATURE_DOORBELL;
   const wire::Hello hello{uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR,
-                          control::FEATURES};
+                          features};
   if (const CUresult bad = call(wire::Op::HELLO, 0, &out, part(hello))) return bad;
   wire::HelloReply reply;
   std::memcpy(&reply, buffer.data(), sizeof reply);

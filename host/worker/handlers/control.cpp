@@ -21,6 +21,7 @@ CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
   log("the guest's library speaks protocol %u.%u, features 0x%x", body.version >> 16,
       body.version & 0xffff, body.features);
   session.guest_minor = static_cast<uint16_t>(body.version);
+  session.is_kicked_directly = (body.features & control::FEATURE_DOORBELL) != 0;
   std::vector<wire::DeviceInfo> devices;
   if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
   int driver_version = 0;

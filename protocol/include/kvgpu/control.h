@@ -12,12 +12,14 @@ inline constexpr uint16_t PROTOCOL_MAJOR = 0;
 inline constexpr uint32_t FEATURE_PROGRESS_RECORDS = 1;
 // The host takes REFUSED_CALL records.
 inline constexpr uint32_t FEATURE_REFUSED_CALLS = 2;
+// The client wakes its worker itself: by the ivshmem device's doorbell, or by an eventfd.
+inline constexpr uint32_t FEATURE_DOORBELL = 4;
 #ifdef KVGPU_PROTOCOL_OLDER  // what the version before this one had
 inline constexpr uint16_t PROTOCOL_MINOR = 1;
 inline constexpr uint32_t FEATURES = 0;
 #else
 inline constexpr uint16_t PROTOCOL_MINOR = 2;
-inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS;
+inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS | FEATURE_DOORBELL;
 #endif
 // In OPEN, OPENED and the host page: guest and host share no memory (PROTOCOL.md §7).
 inline constexpr uint32_t FEATURE_BYTE_STREAM = 1u << 8;
@@ -50,6 +52,8 @@ enum class Type : uint16_t {
   END = 21,
   RESUMED = 22,
   SESSIONS = 23,
+  PRESTARTED = 24,
+  ASSIGN = 25,
   SHARE = 32,  // from here to 47: a session of the byte-stream form (stream_form.h)
   DATA = 33,
   RECORDS = 34,
@@ -109,7 +113,7 @@ struct Opened {
   uint16_t major, minor;
   uint32_t features;
   uint32_t session;
-  uint32_t reserved;
+  uint32_t doorbell;  // what to write to the doorbell register; 0: there is none
   uint64_t block_offset;
   uint64_t block_bytes;
   uint64_t region_bytes;
@@ -148,6 +152,21 @@ struct Resumed {
   uint32_t reserved;
 };
 static_assert(sizeof(Resumed) == 8);
+
+// A worker that was started before there was a session for it waits for one.
+struct Prestarted {
+  uint16_t major, minor;
+  uint32_t n_devices;
+};
+static_assert(sizeof(Prestarted) == 8);
+
+struct Assign {
+  uint16_t major, minor;
+  uint32_t away_s;
+  uint64_t region_bytes;
+  uint64_t block_offset;
+};
+static_assert(sizeof(Assign) == 24);
 
 // SESSIONS: u32 session numbers up to the end of the payload.
 inline constexpr uint32_t MAX_NAMED_SESSIONS = MAX_PAYLOAD_BYTES / sizeof(uint32_t);

@@ -30,6 +30,9 @@ struct AddressRange {
 inline constexpr AddressRange LOW_RANGES[] = {{0x200000000ull, 0x9000000000ull},
                                               {0x10000000000ull, 0x11000000000ull}};
 
+// In BAR 0 of an ivshmem-doorbell device, which is 256 bytes long.
+inline constexpr uint64_t DOORBELL_REGISTER_OFF = 12;
+
 // Offsets in a block.
 inline constexpr uint64_t HOST_PAGE_OFF = 0;
 inline constexpr uint64_t GUEST_PAGE_OFF = 4 * KIB;

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How workers are started, the same for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvgpu.host.confinement import Confinement, Jails
+from kvgpu.host.inventory import Driver
+from kvgpu.host.session_store import SessionStore
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    binary: Path
+    log_dir: Path
+    jails: Jails | None  # None: workers are as kvgpud is
+    ready_timeout_s: float
+    grace_s: float
+    store: SessionStore
+    n_prestarted: int = 0
+
+    def command(self, driver: Driver, window: int) -> list[str]:
+        """Return what the command lines of all workers have in common."""
+        return [
+            *(str(self.binary), "--driver", str(driver.path)),
+            *("--window", f"{window:#x}"),
+        ]
+
+    def confinement(self, shared_bytes: int) -> Confinement:
+        """Make one that allows the pages of a region. Raises KvgpuError if there is no uid left."""
+        return self.jails.make(shared_bytes) if self.jails else Confinement()

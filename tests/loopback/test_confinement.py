@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker that serves a program: what it may still do, as the kernel says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from framework import confinement
+from framework.life import eventually, sessions, start_steady
+from framework.loopback import PROGRAMS, Loopback, loopback
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Loopback]:
+    with loopback() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def workers(host: Loopback) -> Iterator[list[int]]:
+    """The workers of two programs that compute."""
+    programs = [start_steady(host, 300) for _ in range(2)]
+    try:
+        yield host.worker_pids()
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate(timeout=20)
+    assert eventually(lambda: not sessions(host))
+
+
+def as_user(uid: int, code: str) -> str:
+    """Run Python code as that user, who sees all processes; return what it prints."""
+    drop = f"import os; os.setgroups([]); os.setgid({uid}); os.setuid({uid})"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"{drop}\n{code}"], capture_output=True, text=True, timeout=20
+    )
+    return done.stdout + done.stderr.strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        confinement.check_user,
+        confinement.check_namespaces,
+        confinement.check_root,
+        confinement.check_descriptors,
+        confinement.check_limits,
+    ],
+)
+def test_property_of_a_live_worker(workers: list[int], check: object) -> None:
+    assert callable(check)
+    for worker in workers:
+        print(f"figure: {check(worker)}")
+
+
+def test_worker_cannot_signal_or_read_another_session_s(workers: list[int]) -> None:
+    first, second = workers
+    uids = [confinement.uid(pid) for pid in workers]
+    assert uids[0] != uids[1]
+    signalled = as_user(uids[0], f"os.kill({second}, 9)")
+    assert "Operation not permitted" in signalled
+    for file in ("mem", "environ", "maps"):
+        assert "Permission denied" in as_user(
+            uids[0], f"open('/proc/{second}/{file}', 'rb').read(1)"
+        )
+    assert "PermissionError" in as_user(uids[0], f"os.listdir('/proc/{second}/fd')")
+    assert as_user(uids[0], f"os.kill({first}, 0); print('own')") == "own\n"
+
+
+def test_what_a_worker_has_started_ends_with_it(host: Loopback) -> None:
+    before = set(host.worker_pids())
+    program = start_steady(host, 60)
+    try:
+        (worker,) = set(host.worker_pids()) - before
+        inside = ["nsenter", f"--target={worker}", "--pid", "sleep", "60"]
+        with subprocess.Popen(inside) as child:
+            children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+            assert eventually(lambda: children.read_text() != "")
+            os.kill(worker, signal.SIGKILL)
+            child.wait(10)  # the process in the namespace was killed, too
+            assert child.returncode != 0
+    finally:
+        program.communicate(timeout=20)
+
+
+def test_uid_of_an_adopted_worker_is_not_given_again() -> None:
+    with loopback(config='worker_uids = "2147200000-2147200001"') as host:
+        first = start_steady(host, 60)
+        second = None
+        try:
+            (kept,) = host.worker_pids()
+            host.stop_kvgpud(signal.SIGKILL)
+            host.start_kvgpud()
+            second = start_steady(host, 60)
+            assert len({confinement.uid(pid) for pid in host.worker_pids()}) == 2
+            refused = host.run(PROGRAMS / "demo")
+            assert refused.returncode != 0
+            assert "all 2 uids for workers are in use" in refused.stderr
+            os.kill(kept, signal.SIGKILL)
+            assert eventually(lambda: len(sessions(host)) == 1)
+            host.check(PROGRAMS / "demo")
+        finally:
+            for program in filter(None, (first, second)):
+                program.kill()
+                program.communicate(timeout=20)
+
+
+def test_host_without_cgroups_says_so_once(host: Loopback) -> None:
+    log = (host.runtime_dir / "kvgpud.log").read_text()
+    said = re.findall(r"workers have no cgroups: (.*)", log)
+    has_v2 = "memory" in _controllers()
+    assert len(said) == (0 if has_v2 else 1), log
+
+
+def test_worker_is_in_a_group_with_memory_and_pids(workers: list[int]) -> None:
+    if "memory" not in _controllers():
+        for worker in workers:
+            assert confinement.cgroup(worker) is None
+        return  # the groups themselves: tests/unit/test_confinement.py, tests/vm
+    for worker in workers:
+        group = confinement.cgroup(worker)
+        assert group is not None
+        assert int((group / "memory.max").read_text()) >= 8 << 30
+        assert (group / "pids.max").read_text() == "1024\n"
+
+
+def _controllers() -> list[str]:
+    try:
+        return Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
+    except OSError:
+        return []
+
+
+def test_full_disk_for_logs_costs_the_logs_only(tmp_path: Path) -> None:
+    small = tmp_path / "log"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "kvgpu-test", small], check=True)
+    try:
+        (small / "filler").write_bytes(b"x" * 8192)
+        with loopback(config=f'log_dir = "{small}"\n') as host:
+            (small / "more").write_bytes(b"x" * 4096)
+            for _ in range(3):
+                host.check(PROGRAMS / "demo")
+            log = (host.runtime_dir / "kvgpud.log").read_text()
+            assert f"{small}: no space is left: the sessions' logs end early" in log
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that wait for a session: programs get them, others come, and none outlives kvgpud."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from framework import confinement
+from framework.first_result import alternate, is_full, waiting
+from framework.life import eventually, sessions, start_steady
+from framework.loopback import PROGRAMS, Loopback, loopback
+
+N_WAITING = 2
+N_PAIRS = int(os.environ.get("KVGPU_POOL_PAIRS", "5"))
+
+
+@pytest.fixture
+def host() -> Iterator[Loopback]:
+    with loopback(config=f"prestarted_workers = {N_WAITING}\n") as running:
+        assert eventually(lambda: is_full(running, N_WAITING), 20), running.logs()
+        yield running
+
+
+def test_program_takes_one_that_waits_and_another_comes(host: Loopback) -> None:
+    before = waiting(host)
+    assert sessions(host) == [], "those that wait are no sessions"
+    program = start_steady(host, 60)
+    try:
+        (worker,) = host.worker_pids()
+        assert worker in before
+        (session,) = sessions(host)
+        assert session["worker_pid"] == worker
+        log = Path(str(session["log"]))
+        assert f"session {session['session']}: 1 devices" in log.read_text()
+        assert os.readlink(f"/proc/{worker}/fd/2") == str(log)
+        assert eventually(lambda: is_full(host, N_WAITING), 20)
+        assert len(waiting(host) - before) == 1
+    finally:
+        program.kill()
+        program.communicate(timeout=20)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
+def test_one_that_waits_is_confined_as_any_other(host: Loopback) -> None:
+    for worker in waiting(host):
+        confinement.check_all(worker)
+    program = start_steady(host, 60)
+    try:
+        (worker,) = host.worker_pids()
+        for line in confinement.check_all(worker):
+            print(line)
+        assert eventually(lambda: is_full(host, N_WAITING), 20)
+        uids = [confinement.uid(pid) for pid in [worker, *waiting(host)]]
+        assert len(set(uids)) == 1 + N_WAITING
+    finally:
+        program.kill()
+        program.communicate(timeout=20)
+
+
+def test_one_that_dies_is_replaced(host: Loopback) -> None:
+    (killed, _) = before = waiting(host)
+    os.kill(killed, signal.SIGKILL)
+    assert eventually(lambda: is_full(host, N_WAITING) and waiting(host) != before, 20), host.logs()
+    log = (host.runtime_dir / "kvgpud.log").read_text()
+    assert "pre-started workers: the worker was killed by SIGKILL" in log
+    host.check(PROGRAMS / "demo")
+
+
+def test_burst_of_programs_beyond_the_pool(host: Loopback) -> None:
+    with ThreadPoolExecutor(3 * N_WAITING) as threads:
+        runs = [threads.submit(host.check, PROGRAMS / "demo") for _ in range(3 * N_WAITING)]
+        for run in runs:
+            assert "demo: all results correct" in run.result()
+    assert eventually(lambda: is_full(host, N_WAITING) and not sessions(host), 30)
+
+
+def test_those_that_wait_use_no_processor(host: Loopback) -> None:
+    def ticks() -> int:
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2] for pid in waiting(host)]
+        return sum(sum(map(int, stat.split()[11:13])) for stat in stats)  # utime, stime
+
+    before = ticks()
+    time.sleep(5)
+    used = ticks() - before
+    print(f"figure: {N_WAITING} waiting workers used {used} clock ticks in 5 s")
+    assert used <= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_they_end_with_kvgpud_and_sessions_do_not(host: Loopback, number: signal.Signals) -> None:
+    program = start_steady(host, 60)
+    try:
+        (worker,) = host.worker_pids()
+        assert eventually(lambda: is_full(host, N_WAITING), 20)
+        earlier = waiting(host)
+        host.stop_kvgpud(number)
+        assert eventually(lambda: not waiting(host))
+        assert host.worker_pids() == [worker]
+        host.start_kvgpud()
+        assert eventually(lambda: is_full(host, N_WAITING), 20)
+        assert not waiting(host) & earlier
+        assert [s["worker_pid"] for s in sessions(host)] == [worker]
+    finally:
+        program.kill()
+        program.communicate(timeout=20)
+
+
+def test_worker_that_waited_goes_on_without_kvgpud_as_others_do(host: Loopback) -> None:
+    before = waiting(host)
+    program = start_steady(host, 6)
+    assert set(host.worker_pids()) <= before
+    host.stop_kvgpud(signal.SIGKILL)
+    host.start_kvgpud()
+    output, errors = program.communicate(timeout=60)
+    assert "steady: all results correct" in output, errors + host.logs()
+
+
+def test_form_without_shared_memory_starts_its_own(host: Loopback) -> None:
+    before = waiting(host)
+    host.check(PROGRAMS / "demo", KVGPU_TRANSPORT="stream")
+    assert waiting(host) == before
+
+
+def test_none_where_switched_off() -> None:
+    with loopback(config="prestarted_workers = 0\n") as host:
+        host.check(PROGRAMS / "demo")
+        assert waiting(host) == set()
+
+
+def test_time_to_the_first_result(host: Loopback) -> None:
+    """Prints it; the software GPU's cuInit is too quick for a bound (tests/gpu/host.py has one)."""
+    with loopback(config="prestarted_workers = 0\n") as bare:
+        with_pool, without = alternate(host, bare, N_PAIRS, N_WAITING)
+    print(
+        f"figure: start to first result, {N_PAIRS} alternating pairs, medians: "
+        f"with the pool {with_pool}; without {without}"
+    )
