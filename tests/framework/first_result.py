@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.life import eventually
 from framework.loopback import Loopback
+from framework.waiting import eventually
 from framework.workers import prestarted_pids
 
 _PROGRAM = """

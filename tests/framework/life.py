@@ -7,25 +7,16 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 from framework.loopback import PROGRAMS, Loopback
+from framework.waiting import eventually
 
 from kvgpu.host.client import ApiClient
 from kvgpu.host.messages import SessionListRequest
 
 LONGEST_ROUND_MS = 1000
 _RESTART_S = 10  # a kill and a restart take no longer, however busy the machine is
-
-
-def eventually(what: Callable[[], Any], limit_s: float = 10) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if what():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def sessions(host: Loopback) -> list[dict[str, Any]]:

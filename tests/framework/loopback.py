@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from framework.waiting import wait_for_listener
 from framework.workers import worker_pids
 
 from kvgpu.host.client import ApiClient
@@ -100,11 +99,7 @@ class Loopback:
                 stdout=output,
                 stderr=output,
             )
-        deadline_s = time.monotonic() + 20
-        while not self._answers():
-            assert self._daemon.poll() is None, log.read_text()
-            assert time.monotonic() < deadline_s, log.read_text()
-            time.sleep(0.02)
+        wait_for_listener(self.runtime_dir / "kvgpud.sock", self._daemon, log=log)
 
     @property
     def kvgpud_pid(self) -> int:
@@ -125,14 +120,6 @@ class Loopback:
                 return
             self.start_kvgpud()  # to end what an earlier one left
         self.stop_kvgpud(signal.SIGINT)
-
-    def _answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            try:
-                sock.connect(str(self.runtime_dir / "kvgpud.sock"))
-            except OSError:
-                return False
-        return True
 
 
 @contextmanager

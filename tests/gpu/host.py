@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from framework import confinement
 from framework.first_result import alternate, is_full, median, native_first_result, waiting
-from framework.life import eventually, start_steady
+from framework.life import start_steady
 from framework.loopback import Loopback, loopback
+from framework.waiting import eventually
 
 from kvgpu.host.client import ApiClient
 from kvgpu.host.messages import HostStatusRequest

@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from framework.loopback import BUILD
+from framework.waiting import wait_for_listener
 
 NO_DEVICE = 100
 INIT = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
 
 
-def initialise(socket: Path | None) -> tuple[int, str]:
+def initialise(path: Path | None) -> tuple[int, str]:
     """Return what cuInit says in a program, and the program's log."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILD / "guest/libcuda")}
     environment.pop("KVGPU_SOCKET", None)
-    if socket:
-        environment["KVGPU_SOCKET"] = str(socket)
+    if path:
+        environment["KVGPU_SOCKET"] = str(path)
     done = subprocess.run(
         [sys.executable, "-c", INIT],
         env=environment,
@@ -65,10 +66,7 @@ def test_region_unreadable(folder: Path, content: bytes | None, message: str) ->
         [BUILD / "guest/agent/kvgpu-agentd", *(f"--{name}={folder / name}" for name in names)]
     )
     try:
-        deadline_s = time.monotonic() + 20
-        while not (folder / "socket").exists():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        wait_for_listener(folder / "socket", agent, socket.SOCK_SEQPACKET)
         result, log = initialise(folder / "socket")
     finally:
         agent.terminate()

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from framework.life import eventually
 from framework.loopback import PROGRAMS, Loopback
+from framework.waiting import eventually
 
 Kvgpu = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from framework import confinement
-from framework.life import eventually, sessions, start_steady
+from framework.life import sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
+from framework.waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
 

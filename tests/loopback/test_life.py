@@ -11,25 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from framework.loopback import Loopback
+from framework.waiting import eventually
 from framework.workers import block_offset
 
 PROGRAMS = Path(__file__).with_name("life_programs.py")
 UNKNOWN = 999
 MAX_WAITING_PERCENT = 3
 MAX_IDLE_PERCENT = 0.5
-
-
-def eventually(what: Callable[[], object], limit_s: float) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if what():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def start(host: Loopback, name: str) -> tuple[subprocess.Popen[str], list[str]]:

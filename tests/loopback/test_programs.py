@@ -9,21 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 from framework.loopback import LOOPBACK, PROGRAMS, Loopback, case_filter
+from framework.waiting import eventually
 
 LONG = case_filter("threads: 16 threads launch, copy and wait together")
-
-
-def eventually(what: Callable[[], bool], limit_s: float = 5) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if what():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def sessions(host: Loopback) -> list[dict[str, object]]:

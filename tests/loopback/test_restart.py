@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from framework.life import checked_loop, eventually, sessions, start_steady
+from framework.life import checked_loop, sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
+from framework.waiting import eventually
 
 LOOP_S = float(os.environ.get("KVGPU_LOOP_S", "15"))  # of the checked loop
 

@@ -8,7 +8,7 @@ import signal
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from framework.kvgpud import OPEN, gone, kvgpud, run, vm
 from framework.life import start_steady
 from framework.loopback import BUILD, PROGRAMS, loopback
+from framework.waiting import eventually
 
 from kvgpu.host import control_frames as cf
 from kvgpu.host.control_frames import Frame, StreamForm
@@ -113,15 +114,6 @@ def children(parent: int, name: str) -> list[int]:
         if fields[0].endswith(name) and int(fields[1].split()[1]) == parent:
             found.append(int(path.parent.name))
     return found
-
-
-def eventually(what: Callable[[], bool], limit_s: float) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if what():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize("who", ["kvgpu-worker", "kvgpu-agentd"])

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from framework import confinement
 from framework.first_result import alternate, is_full, waiting
-from framework.life import eventually, sessions, start_steady
+from framework.life import sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
+from framework.waiting import eventually
 
 N_WAITING = 2
 N_PAIRS = int(os.environ.get("KVGPU_POOL_PAIRS", "5"))

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from framework.agent import REGION_BYTES, SUPERBLOCK, WAIT_S, World, open_frame, said
+from framework.agent import REGION_BYTES, SUPERBLOCK, World, open_frame, said
+from framework.waiting import wait_for_listener
 
 from kvgpu.host.control_frames import (
     FEATURE_DOORBELL,
@@ -208,10 +209,8 @@ def cpu_ticks(pid: int) -> int:
 
 def test_agent_without_a_device_refuses_at_once(world: World) -> None:
     (world.folder / "region").write_bytes(bytes(REGION_BYTES))  # no superblock
-    world.start_agent()
-    deadline = time.monotonic() + WAIT_S
-    while not world.socket_path.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    agent = world.start_agent()
+    wait_for_listener(world.socket_path, agent, socket.SOCK_SEQPACKET)
     with world.connect() as client:
         client.send(open_frame())
         answer = decode(client.recv(8192)).body

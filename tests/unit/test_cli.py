@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from framework.waiting import wait_for_listener
 
 ROOT = Path(__file__).parents[2]
 CLIENT = """
@@ -139,11 +140,7 @@ def test_kvgpud_for_one_command_keeps_its_logs_in_its_folder(
         env=environment,
         stdin=subprocess.PIPE,
     )
-    deadline_s = time.monotonic() + 20
-    while not (tmp_path / "run/kvgpud.sock").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    wait_for_listener(tmp_path / "run/kvgpud.sock", process)
     status = kvgpu(environment, "host", "status", "--json", "--runtime-dir", str(tmp_path / "run"))
     process.communicate(timeout=20)
     assert json.loads(status.stdout)["log_dir"] == str(tmp_path / "run/log")

@@ -24,6 +24,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from framework.waiting import wait_for_listener
 
 from kvgpu.host.domain_xml import Machine, Slices, make_domain
 from kvgpu.host.ivshmem.region import region_path
@@ -162,9 +163,7 @@ def runtime_dir(tmp_path: Path, fake_worker: Path) -> Iterator[Path]:
     command += ["--until-eof", "--runtime-dir", str(tmp_path), "--config", str(tmp_path / "none")]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "packaging/python")}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as kvgpud:
-        while not (tmp_path / "kvgpud.sock").exists():
-            assert kvgpud.poll() is None
-            time.sleep(0.01)
+        wait_for_listener(tmp_path / "kvgpud.sock", kvgpud)
         yield tmp_path
         assert kvgpud.stdin
         kvgpud.stdin.close()
