@@ -3,8 +3,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+
 import pytest
-from framework.loopback import LOOPBACK, Loopback, case_filter, case_names, loopback
+from framework.loopback import (
+    BEYOND_KVGPU,
+    BUILD,
+    LOOPBACK,
+    Loopback,
+    case_filter,
+    case_names,
+    loopback,
+)
 
 
 def test_cases_are_built() -> None:
@@ -19,9 +31,25 @@ def test_case(host: Loopback, case: str) -> None:
 
 def test_cases_one_after_another_in_one_process(host: Loopback) -> None:
     """All cases but those that corrupt the context, one after another in one process."""
-    skip = "--test-case-exclude=error:*,initialisation:*,context:*"
+    skip = f"--test-case-exclude=error:*,initialisation:*,context:*,*{BEYOND_KVGPU}*"
     output = host.check(LOOPBACK / "driver_cases", skip)
     assert "0 failed" in output
+
+
+@pytest.mark.parametrize("case", case_names(beyond_kvgpu=True))
+def test_case_beyond_kvgpu_on_the_software_gpu_itself(case: str) -> None:
+    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD / "host/software_gpu")}
+    command = [LOOPBACK / "driver_cases", case_filter(case)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert re.search(r"test cases: +1 \| +1 passed", done.stdout), done.stdout + done.stderr
+
+
+def test_what_is_beyond_kvgpu_is_refused(host: Loopback) -> None:
+    """Not served is what the names say; what is served loses the mark."""
+    command = [LOOPBACK / "driver_cases", f"--test-case=*{BEYOND_KVGPU}*"]
+    done = host.run(*command)
+    n = len(case_names(beyond_kvgpu=True))
+    assert re.search(rf"test cases: +{n} \| +0 passed \| +{n} failed", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("case", [c for c in case_names() if c.startswith(("event", "progress"))])
