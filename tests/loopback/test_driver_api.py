@@ -39,14 +39,14 @@ def test_cases_one_after_another_in_one_process(host: Loopback) -> None:
 @pytest.mark.parametrize("case", case_names(beyond_kvgpu=True))
 def test_case_beyond_kvgpu_on_the_software_gpu_itself(case: str) -> None:
     environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD / "host/software_gpu")}
-    command = [LOOPBACK / "driver_cases", case_filter(case)]
+    command = [str(LOOPBACK / "driver_cases"), case_filter(case)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert re.search(r"test cases: +1 \| +1 passed", done.stdout), done.stdout + done.stderr
 
 
 def test_what_is_beyond_kvgpu_is_refused(host: Loopback) -> None:
     """Not served is what the names say; what is served loses the mark."""
-    command = [LOOPBACK / "driver_cases", f"--test-case=*{BEYOND_KVGPU}*"]
+    command = [str(LOOPBACK / "driver_cases"), f"--test-case=*{BEYOND_KVGPU}*"]
     done = host.run(*command)
     n = len(case_names(beyond_kvgpu=True))
     assert re.search(rf"test cases: +{n} \| +0 passed \| +{n} failed", done.stdout), done.stdout
