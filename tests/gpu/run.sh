@@ -10,6 +10,8 @@
 #   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
 #   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
+#   libraries programs on cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER, cuSPARSE, Thrust: the same (needs nvcc)
+#   workloads PyTorch, JAX, CuPy…: natively, through kvgpu, natively (ONLY="NAME…", SHARE=K/N of them)
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
 #   vm        the same programs in an emulated VM beside the GPU
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
@@ -207,6 +209,24 @@ part_starts() {
   return $status
 }
 
+part_libraries() {
+  local failed=0 name folders
+  mkdir -p "$out/libraries"
+  folders=$(python3 -P tests/gpu/libraries/build.py "$out/libraries/bin")
+  for name in "$out"/libraries/bin/*; do
+    LD_LIBRARY_PATH=$folders compare "$(basename "$name")" "$out/libraries/$(basename "$name")" "$name" ||
+      failed=1
+  done
+  rm -rf "$out/libraries/bin"
+  return $failed
+}
+
+part_workloads() {
+  local names=() name
+  for name in ${ONLY:-}; do names+=(--only "$name"); done
+  "$python" -P tests/gpu/workloads/compare.py "$out/workloads" "${names[@]}" --part "${SHARE:-1/1}"
+}
+
 part_bench() {
   mkdir -p "$out"
   "$python" benchmarks/pair.py --pairs "${PAIRS:-5}" "$programs_dir/bench" | tee "$out/bench.txt"
@@ -224,7 +244,7 @@ main() {
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
   for part in "${parts[@]}"; do
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, host, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, host, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?
