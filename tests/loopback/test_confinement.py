@@ -17,6 +17,8 @@ from framework.life import sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
 from framework.waiting import eventually
 
+from kvgpu.host.worker_uids import has_processes
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
 
 
@@ -100,6 +102,7 @@ def test_uid_of_an_adopted_worker_is_not_given_again() -> None:
         second = None
         try:
             (kept,) = host.worker_pids()
+            uid = confinement.uid(kept)
             host.stop_kvgpud(signal.SIGKILL)
             host.start_kvgpud()
             second = start_steady(host, 60)
@@ -109,6 +112,7 @@ def test_uid_of_an_adopted_worker_is_not_given_again() -> None:
             assert "all 2 uids for workers are in use" in refused.stderr
             os.kill(kept, signal.SIGKILL)
             assert eventually(lambda: len(sessions(host)) == 1)
+            assert eventually(lambda: not has_processes(uid))  # init collects it when it likes to
             host.check(PROGRAMS / "demo")
         finally:
             for program in filter(None, (first, second)):
