@@ -2,8 +2,8 @@
 """Random programs of driver API calls, natively and through kvgpu: each status, result, byte.
 
 python -P tests/differential/compare.py N [--survey] [--driver nvidia]: N programs.
-With the software GPU "natively" is its library itself. What differs is shrunk, printed, and ends the
-run; with --survey the kinds of differences are listed.
+With the software GPU "natively" is its library itself. What differs is shrunk, printed, and ends
+the run; with --survey the kinds of differences are listed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def kind_of(program: list[Any], native: list[Any], remoted: list[Any]) -> str:
 def check(
     native: Side, remoted: Side, program: list[Any], survey: dict[str, str] | None = None
 ) -> None:
-    """Run the program on both sides; what differs goes into `survey`, else into an AssertionError."""
+    """Run the program on both sides; what differs goes into `survey`, else AssertionError."""
     mine = native.run(program)
     if mine is None:
         N_DONE["native ends"] += 1  # nothing to hold kvgpu to
