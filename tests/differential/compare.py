@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs of driver API calls, natively and through kvgpu: each status, result, byte.
 
-python -P tests/differential/compare.py N [--survey] [--driver nvidia]: N programs.
+python -P tests/differential/compare.py N [--survey FILE] [--driver nvidia]: N programs.
 With the software GPU "natively" is its library itself. What differs is shrunk, printed, and ends
-the run; with --survey the kinds of differences are listed.
+the run; with --survey the kinds of differences are listed, and FILE gets a program for each.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from differential.steps import programs
 from framework.loopback import BUILD, LOOPBACK, Loopback, loopback
 
 EXECUTOR = Path(__file__).with_name("executor.py")
+Survey = dict[str, tuple[str, list[Any]]]  # by kind of difference: an example and its program
 N_DONE = {"programs": 0, "calls": 0, "failed calls": 0, "native ends": 0}
 
 
@@ -93,9 +94,7 @@ def kind_of(program: list[Any], native: list[Any], remoted: list[Any]) -> str:
     raise AssertionError("no difference")
 
 
-def check(
-    native: Side, remoted: Side, program: list[Any], survey: dict[str, str] | None = None
-) -> None:
+def check(native: Side, remoted: Side, program: list[Any], survey: Survey | None = None) -> None:
     """Run the program on both sides; what differs goes into `survey`, else AssertionError."""
     mine = native.run(program)
     if mine is None:
@@ -105,7 +104,7 @@ def check(
     assert yours is not None, f"the process died remoted, not natively: {json.dumps(program)}"
     lines = differing(program, mine, yours)
     if lines and survey is not None:
-        survey.setdefault(kind_of(program, mine, yours), lines[0])
+        survey.setdefault(kind_of(program, mine, yours), (lines[0], program))
     else:
         assert not lines, "\n".join([*lines, json.dumps(program)])
     N_DONE["programs"] += 1
@@ -124,7 +123,7 @@ def sides(host: Loopback, driver: str) -> tuple[Side, Side]:
     return native, Side(host.command(*executor), host.environment | environment)
 
 
-def compare(n: int, driver: str, seed_number: int, survey: dict[str, str] | None) -> None:
+def compare(n: int, driver: str, seed_number: int, survey: Survey | None) -> None:
     """Make, run and compare `n` programs."""
     with loopback(driver=driver) as host:
         native, remoted = sides(host, driver)
@@ -151,15 +150,17 @@ def compare(n: int, driver: str, seed_number: int, survey: dict[str, str] | None
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("n", type=int, metavar="N")
-    parser.add_argument("--survey", action="store_true", help="go on after a difference")
+    parser.add_argument("--survey", type=Path, metavar="FILE", help="go on after a difference")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--driver", default="software", choices=["software", "nvidia"])
     options = parser.parse_args()
     begun_s = time.monotonic()
-    survey: dict[str, str] | None = {} if options.survey else None
+    survey: Survey | None = {} if options.survey else None
     compare(options.n, options.driver, options.seed, survey)
-    for kind, example in sorted((survey or {}).items()):
-        print(f"{kind}\n    {example[:300]}")
+    if survey is not None:
+        options.survey.write_text(json.dumps(survey))
+        for kind, (example, _) in sorted(survey.items()):
+            print(f"{kind}\n    {example[:300]}")
     counts = ", ".join(f"{count} {name}" for name, count in N_DONE.items())
     found = f"{len(survey)} kinds of differences" if survey else "no difference"
     print(f"figure: {found}: {counts}; {time.monotonic() - begun_s:.0f} s")

@@ -2,8 +2,8 @@
 """Carries out programs of driver API calls, one JSON line each, and answers what every call gave.
 
 Runs in a process of its own, natively or under `kvgpu run`; sees nothing of hypothesis or pytest.
-A program is a list of calls `[function, thread, arguments]`. An argument is a number, a string,
-null or `[symbol, offset]`: what an earlier `out:` parameter or `buffer` stored. Needs no package.
+A program is a list of calls `[function, thread, arguments, nulls]`. An argument is a number, a
+string, null or `[symbol, offset]`: what an earlier `out:` parameter or `buffer` stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +108,25 @@ class Machine:
                 return [symbol, address - value]
         return "null" if address == 0 else "elsewhere"
 
-    def call(self, number: int, name: str, arguments: list[Any]) -> list[Any]:
-        """One call: its status, and the results that are the same in every process."""
+    def call(
+        self, number: int, name: str, arguments: list[Any], nulls: Sequence[int] = ()
+    ) -> list[Any]:
+        """One call: its status, and the results that are the same in every process.
+
+        `nulls`: the parameters (of those that are no argument) for which it gets a null pointer.
+        """
         given = iter(arguments)
         passed: list[Any] = []
-        results: list[tuple[str, Any]] = []
+        results: list[tuple[str, str, Any]] = []
         keep: list[Any] = []
         for word in SIGNATURES[name]:
-            kind, _, what = word.partition(":")
-            if kind in ("out", "get", "drop", "where", "inout"):
-                cell = NUMBERS.get(what, ctypes.c_uint64)()
-                if kind == "inout":
-                    cell.value = next(given)
-                elif kind != "where":
-                    cell = type(cell)(0)
+            kind, _, what = word.partition("=")[0].partition(":")
+            if len(passed) in nulls:
+                passed.append(None)
+            elif kind in ("out", "get", "drop", "where", "inout"):
+                cell = NUMBERS.get(what, ctypes.c_uint64)(next(given) if kind == "inout" else 0)
                 passed.append(ctypes.byref(cell))
-                results.append((word, cell))
+                results.append((kind, what, cell))
             elif kind == "null":
                 passed.append(None)
             elif kind == "image":
@@ -165,8 +168,7 @@ class Machine:
 
     def outcome(self, number: int, status: int, results: Any, arguments: list[Any]) -> list[Any]:
         said = []
-        for word, cell in results:
-            kind, _, what = word.partition(":")
+        for kind, what, cell in results:
             if status != 0 and kind != "inout":
                 continue
             if kind == "out":
@@ -195,13 +197,13 @@ class Machine:
         for thread in self.threads:
             thread.do(lambda: self.must("cuCtxSetCurrent", self.context))
         answers = []
-        for number, (name, thread, arguments) in enumerate(program):
+        for number, (name, thread, arguments, *nulls) in enumerate(program):
             if name == "buffer":
                 answers.append(self.buffer(*arguments))
                 continue
 
-            def work(number: int = number, name: str = name, arguments: Any = arguments) -> Any:
-                return self.call(number, name, arguments)
+            def work(n: int = number, name: str = name, rest: Any = (arguments, *nulls)) -> Any:
+                return self.call(n, name, *rest)
 
             answers.append(self.threads[thread].do(work))
         answers.append(self.threads[0].do(self.finish))

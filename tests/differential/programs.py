@@ -86,7 +86,7 @@ class Program:
                 return False
             self.captures[stream].uses.add(memory.symbol)
             return True
-        if any(memory.symbol in capture.uses for capture in self.captures.values()):
+        if self.is_captured(memory):
             return False
         if memory.last not in ("", stream):
             number = self.call("cuEventCreate", 2)
@@ -110,7 +110,9 @@ class Program:
         return self.choose(found) if found else None
 
     def is_captured(self, memory: Memory) -> bool:
-        return any(memory.symbol in capture.uses for capture in self.captures.values())
+        """Whether a capture keeps it, or work from before one that nobody can wait for now."""
+        uses = (capture.uses for capture in self.captures.values())
+        return memory.last in self.captures or any(memory.symbol in symbols for symbols in uses)
 
     def span(self, *memories: Memory) -> tuple[list[int], int]:
         """Offsets and a length; rarely beyond the end of one of them (never of host memory)."""
