@@ -39,6 +39,7 @@ struct Launch {
   Dim3 grid, block;
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
+  uint32_t n_cores = 1;         // that may run it
   uint64_t grid_workspace = 0;  // address of the words of a cooperative launch's grid barrier
   uint64_t id = 0;
   std::vector<uint64_t> parameters;  // the parameter buffer, as words for its alignment
