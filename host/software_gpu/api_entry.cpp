@@ -71,6 +71,7 @@ constexpr ErrorName ERRORS[] = {
       "operation not permitted on an event last recorded in a capturing stream"),
     E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
       "attempt to terminate a thread-local capture sequence from another thread"),
+    E(CUDA_ERROR_LOSSY_QUERY, "attempted introspection would be semantically lossy"),
     E(CUDA_ERROR_UNKNOWN, "unknown error"),
 #undef E
 };
@@ -102,6 +103,13 @@ constexpr Version VERSIONS[] = {
     {"cuCtxCreate", "cuCtxCreate_v2", 3020},
     {"cuStreamGetCtx", "cuStreamGetCtx_v2", 12050},
     {"cuStreamGetCtx", "cuStreamGetCtx", 9020},
+    {"cuGraphAddNode", "cuGraphAddNode_v2", 12030},
+    {"cuGraphAddNode", "cuGraphAddNode", 12020},
+    {"cuGraphAddDependencies", "cuGraphAddDependencies_v2", 12030},
+    {"cuGraphRemoveDependencies", "cuGraphRemoveDependencies_v2", 12030},
+    {"cuGraphGetEdges", "cuGraphGetEdges_v2", 12030},
+    {"cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies_v2", 12030},
+    {"cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", 12030},
     {"cuMemAlloc", "cuMemAlloc_v2", 3020},
     {"cuMemFree", "cuMemFree_v2", 3020},
     {"cuMemGetInfo", "cuMemGetInfo_v2", 3020},

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "condition.h"
+
 namespace software_gpu {
 namespace {
 
@@ -138,11 +140,22 @@ void fail_assertion(Block& block, const Instruction& in, const Call& call, const
                   "` failed.");
 }
 
+/// The threads of a warp set it one after another, as they do when they store to one word.
+void set_conditional(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
+  const uint64_t* handles = block.row(call.arguments[0]);
+  const uint64_t* values = block.row(call.arguments[1]);
+  for_each(lanes, [&](uint32_t lane) {
+    if (!set_condition(handles[lane], static_cast<uint32_t>(values[lane])))
+      block.fault(in, lane, CUDA_ERROR_LAUNCH_FAILED, "cudaGraphSetConditional of no condition");
+  });
+}
+
 }  // namespace
 
 void run_builtin(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
   if (call.builtin == Builtin::VPRINTF) print_formatted(block, in, call, lanes);
   if (call.builtin == Builtin::ASSERTFAIL) fail_assertion(block, in, call, lanes);
+  if (call.builtin == Builtin::SET_CONDITIONAL) set_conditional(block, in, call, lanes);
 }
 
 }  // namespace software_gpu

@@ -121,7 +121,7 @@ struct Parameter {
 
 struct Function;
 
-enum class Builtin : uint8_t { NONE, VPRINTF, ASSERTFAIL };
+enum class Builtin : uint8_t { NONE, VPRINTF, ASSERTFAIL, SET_CONDITIONAL };
 
 struct Call {
   const Function* callee = nullptr;  // null: indirect through `pointer`
