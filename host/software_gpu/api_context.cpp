@@ -281,6 +281,14 @@ SOFTWARE_GPU_API cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   return CUDA_SUCCESS;
 }
 
+SOFTWARE_GPU_API cuCtxGetFlags(unsigned* flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = context->flags;
+  return CUDA_SUCCESS;
+}
+
 SOFTWARE_GPU_API cuCtxSetFlags(unsigned flags) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));

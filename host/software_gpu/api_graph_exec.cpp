@@ -176,6 +176,15 @@ SOFTWARE_GPU_API cuGraphExecDestroy(CUgraphExec handle) {
   return Driver::instance().graph_execs.take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// As NVIDIA's driver 580, which does not name CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.
+SOFTWARE_GPU_API cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
+  RETURN_IF_FAILED(enter_without_context());
+  const auto exec = Driver::instance().graph_execs.find(handle);
+  if (!exec || !flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = exec->frees_on_launch ? CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH : 0;
+  return CUDA_SUCCESS;
+}
+
 SOFTWARE_GPU_API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
                                       CUgraphExecUpdateResultInfo* info) {
   RETURN_IF_FAILED(enter_without_context());

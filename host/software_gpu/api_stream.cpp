@@ -148,6 +148,26 @@ SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
   return CUDA_SUCCESS;
 }
 
+SOFTWARE_GPU_API cuStreamGetId(CUstream handle, unsigned long long* id) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  *id = stream->id;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  *device = context->device.ordinal;
+  return CUDA_SUCCESS;
+}
+
 CUresult software_gpu::make_host(const CUDA_HOST_NODE_PARAMS& p, Operation* operation) {
   if (!p.fn) return CUDA_ERROR_INVALID_VALUE;
   auto params = std::make_shared<NodeParams>();
