@@ -253,6 +253,20 @@ SOFTWARE_GPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
+CUresult Context::find_heap(std::shared_ptr<DeviceHeap>* found) {
+  std::lock_guard lock(order_mutex);
+  if (!heap) {
+    const auto limit = limits.find(CU_LIMIT_MALLOC_HEAP_SIZE);
+    const size_t n_bytes =
+        limit == limits.end() ? default_limit(CU_LIMIT_MALLOC_HEAP_SIZE) : limit->second;
+    uint64_t base = 0;
+    RETURN_IF_FAILED(device.memory.allocate(n_bytes, MemoryKind::MODULE, 0, &base));
+    heap = std::make_shared<DeviceHeap>(device.memory, base, n_bytes);
+  }
+  *found = heap;
+  return CUDA_SUCCESS;
+}
+
 SOFTWARE_GPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
@@ -269,6 +283,8 @@ SOFTWARE_GPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   RETURN_IF_FAILED(enter(&context));
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
+  if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && (context->heap || value == 0))
+    return CUDA_ERROR_INVALID_VALUE;
   context->limits[limit] = value;
   return CUDA_SUCCESS;
 }

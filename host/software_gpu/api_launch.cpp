@@ -111,6 +111,7 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
   operation->run = [configuration, parameters = std::move(parameters), function = kernel->function,
                     module = kernel->owner->module](Context& c) {
     auto launch = std::make_shared<Launch>();
+    if (module->uses_heap) RETURN_IF_FAILED(c.find_heap(&launch->heap));
     launch->entry = function;
     launch->grid = configuration.grid;
     launch->block = configuration.block;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "device_heap.h"
 #include "memory.h"
 #include "program.h"
 
@@ -46,6 +47,7 @@ struct Launch {
   std::shared_ptr<const Snapshot> memory;
   const Module* module = nullptr;
   PrintBuffer* printed = nullptr;
+  std::shared_ptr<DeviceHeap> heap;  // of modules that call malloc or free
   std::atomic<int> fault{CUDA_SUCCESS};
   std::atomic<uint64_t> n_findings[3] = {};  // of check mode, by Finding
   std::atomic<bool> has_new_finding{false};

@@ -150,11 +150,28 @@ void set_conditional(Block& block, const Instruction& in, const Call& call, cons
   });
 }
 
+void allocate(Block& block, const Call& call, const Lanes& lanes) {
+  const uint64_t* sizes = block.row(call.arguments[0]);
+  uint64_t* results = block.row(call.results[0]);
+  for_each(lanes,
+           [&](uint32_t lane) { results[lane] = block.launch().heap->allocate(sizes[lane]); });
+}
+
+void release(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
+  const uint64_t* addresses = block.row(call.arguments[0]);
+  for_each(lanes, [&](uint32_t lane) {
+    if (addresses[lane] != 0 && !block.launch().heap->free(addresses[lane]))
+      block.fault(in, lane, CUDA_ERROR_ILLEGAL_ADDRESS, "free of what malloc has not given");
+  });
+}
+
 }  // namespace
 
 void run_builtin(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
   if (call.builtin == Builtin::VPRINTF) print_formatted(block, in, call, lanes);
   if (call.builtin == Builtin::ASSERTFAIL) fail_assertion(block, in, call, lanes);
+  if (call.builtin == Builtin::MALLOC) allocate(block, call, lanes);
+  if (call.builtin == Builtin::FREE) release(block, in, call, lanes);
   if (call.builtin == Builtin::SET_CONDITIONAL) set_conditional(block, in, call, lanes);
 }
 

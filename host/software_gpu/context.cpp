@@ -153,6 +153,7 @@ void Context::reset() {
   }
   captures.clear();
   limits.clear();
+  heap.reset();
   flags = 0;
 }
 

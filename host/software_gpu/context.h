@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "block.h"
+#include "device_heap.h"
 #include "graph.h"
 #include "graph_memory.h"
 #include "green_context.h"
@@ -105,6 +106,8 @@ struct Context {
   /// All streams, default ones and those of green contexts included, or those of one.
   std::vector<std::shared_ptr<Stream>> all_streams(const GreenContext* only = nullptr);
   std::shared_ptr<Stream> stream_of(CUstream handle);
+  /// What its kernels allocate from, made when it is first asked for.
+  [[nodiscard]] CUresult find_heap(std::shared_ptr<DeviceHeap>* found);
   /// Make every handle invalid; the caller has drained.
   void reset();
 
@@ -119,6 +122,7 @@ struct Context {
   std::vector<Point> gates;    // all later work waits for; under order_mutex
   PrintBuffer printed;
   std::map<CUlimit, size_t> limits;
+  std::shared_ptr<DeviceHeap> heap;  // under order_mutex
   unsigned flags = 0;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
