@@ -124,9 +124,10 @@ bool is_column_valid(const Tensor& t, unsigned n_channels, unsigned n_pixels) {
 bool are_corners_valid(unsigned rank, const int* lower, const int* upper) {
   if (!lower || !upper) return false;
   const int limit = rank == 3 ? 32768 : rank == 4 ? 128 : 16;
-  const unsigned n = rank - 2;
-  const auto is_in_range = [limit](int corner) { return corner >= -limit && corner < limit; };
-  return std::all_of(lower, lower + n, is_in_range) && std::all_of(upper, upper + n, is_in_range);
+  for (unsigned i = 0; i < rank - 2; ++i)
+    for (const int corner : {lower[i], upper[i]})
+      if (corner < -limit || corner >= limit) return false;
+  return true;
 }
 
 CUresult answer(bool valid) {
