@@ -24,4 +24,10 @@ namespace software_gpu {
 /// After a wait: print, then the error that the work may have left.
 [[nodiscard]] CUresult finish_wait(Context& context);
 
+/// Sets the time of an event's record.
+[[nodiscard]] Operation stamp(const std::shared_ptr<Event::Record>& record);
+
+/// Takes back one retain of the device's primary context; the last one tears it down.
+[[nodiscard]] CUresult release_primary(Device& device);
+
 }  // namespace software_gpu

@@ -44,14 +44,29 @@ size_t default_limit(CUlimit limit) {
 }
 
 /// What lies below the current context.
-std::vector<Context*>& context_stack() {
-  static thread_local std::vector<Context*> stack;
+std::vector<ContextHandle>& context_stack() {
+  static thread_local std::vector<ContextHandle> stack;
   return stack;
 }
 
 void pop_context() {
-  current_context() = context_stack().empty() ? nullptr : context_stack().back();
+  current() = context_stack().empty() ? ContextHandle{} : context_stack().back();
   if (!context_stack().empty()) context_stack().pop_back();
+}
+
+CUresult synchronize(const ContextHandle& which) {
+  RETURN_IF_FAILED(which.context->sticky_error());
+  RETURN_IF_FAILED(check_capture_safe(*which.context));
+  which.context->drain(which.green);
+  return finish_wait(*which.context);
+}
+
+CUresult check_affinity(const CUexecAffinityParam* params, int n) {
+  if (n < 0 || (n > 0 && !params)) return CUDA_ERROR_INVALID_VALUE;
+  for (int i = 0; i < n; ++i)
+    if (params[i].type < 0 || params[i].type >= CU_EXEC_AFFINITY_TYPE_MAX)
+      return CUDA_ERROR_INVALID_VALUE;
+  return n == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 constexpr unsigned VALID_FLAGS =
@@ -69,13 +84,17 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) 
   return CUDA_SUCCESS;
 }
 
+CUresult software_gpu::release_primary(Device& device) {
+  std::lock_guard lock(device.mutex);
+  if (device.n_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device.n_retained == 0) tear_down(device.context);
+  return CUDA_SUCCESS;
+}
+
 SOFTWARE_GPU_API cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
-  std::lock_guard lock(device->mutex);
-  if (device->n_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->n_retained == 0) tear_down(device->context);
-  return CUDA_SUCCESS;
+  return release_primary(*device);
 }
 
 SOFTWARE_GPU_API cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
@@ -112,10 +131,43 @@ SOFTWARE_GPU_API cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice ordi
   auto context = std::make_shared<Context>(*device);
   context->flags = flags;
   *handle = reinterpret_cast<CUcontext>(context.get());
-  context_stack().push_back(current_context());
-  current_context() = context.get();
+  context_stack().push_back(current());
+  current() = {context.get()};
   Driver::instance().contexts.add(std::move(context));
   return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxCreate_v3(CUcontext* handle, CUexecAffinityParam* params, int n,
+                                unsigned flags, CUdevice ordinal) {
+  RETURN_IF_FAILED(enter_without_context());
+  RETURN_IF_FAILED(check_affinity(params, n));
+  return cuCtxCreate_v2(handle, flags, ordinal);
+}
+
+SOFTWARE_GPU_API cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* params, unsigned flags,
+                                CUdevice ordinal) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!params) return cuCtxCreate_v2(handle, flags, ordinal);
+  if (!params->execAffinityParams == !params->cigParams) return CUDA_ERROR_INVALID_VALUE;
+  if (params->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
+  return cuCtxCreate_v3(handle, params->execAffinityParams, params->numExecAffinityParams, flags,
+                        ordinal);
+}
+
+SOFTWARE_GPU_API cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type,
+                                                CUdevice ordinal) {
+  Device* device;
+  RETURN_IF_FAILED(find(ordinal, &device));
+  if (!supported || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  *supported = 0;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!affinity || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 // The object stays in the table: threads may still have it current.
@@ -132,33 +184,33 @@ SOFTWARE_GPU_API cuCtxDestroy_v2(CUcontext handle) {
 
 SOFTWARE_GPU_API cuCtxPushCurrent_v2(CUcontext handle) {
   RETURN_IF_FAILED(enter_without_context());
-  Context* context = context_of(handle);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  context_stack().push_back(current_context());
-  current_context() = context;
+  const ContextHandle found = find_context(handle);
+  if (!found.context) return CUDA_ERROR_INVALID_CONTEXT;
+  context_stack().push_back(current());
+  current() = found;
   return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuCtxPopCurrent_v2(CUcontext* handle) {
   RETURN_IF_FAILED(enter_without_context());
   if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (handle) *handle = reinterpret_cast<CUcontext>(current_context());
+  if (handle) *handle = current().handle();
   pop_context();
   return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuCtxSetCurrent(CUcontext handle) {
   RETURN_IF_FAILED(enter_without_context());
-  Context* context = context_of(handle);
-  if (handle && !context) return CUDA_ERROR_INVALID_CONTEXT;
-  current_context() = context;
+  const ContextHandle found = find_context(handle);
+  if (handle && !found.context) return CUDA_ERROR_INVALID_CONTEXT;
+  current() = found;
   return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuCtxGetCurrent(CUcontext* handle) {
   RETURN_IF_FAILED(enter_without_context());
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  *handle = reinterpret_cast<CUcontext>(current_context());
+  *handle = current().handle();
   return CUDA_SUCCESS;
 }
 
@@ -170,12 +222,27 @@ SOFTWARE_GPU_API cuCtxGetDevice(CUdevice* ordinal) {
   return CUDA_SUCCESS;
 }
 
+#undef cuCtxSynchronize
 SOFTWARE_GPU_API cuCtxSynchronize() {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(check_capture_safe(*context));
-  context->drain();
-  return finish_wait(*context);
+  return synchronize(current());
+}
+
+SOFTWARE_GPU_API cuCtxSynchronize_v2(CUcontext handle) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!handle) return cuCtxSynchronize();
+  const ContextHandle found = find_context(handle);
+  return found.context ? synchronize(found) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+SOFTWARE_GPU_API cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  RETURN_IF_FAILED(enter_without_context());
+  const ContextHandle found = handle ? find_context(handle) : current();
+  if (!found.context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = found.green ? found.green->id : found.context->id;
+  return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -183,6 +250,20 @@ SOFTWARE_GPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   RETURN_IF_FAILED(enter(&context));
   if (least) *least = 0;
   if (greatest) *greatest = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::find_heap(std::shared_ptr<DeviceHeap>* found) {
+  std::lock_guard lock(order_mutex);
+  if (!heap) {
+    const auto limit = limits.find(CU_LIMIT_MALLOC_HEAP_SIZE);
+    const size_t n_bytes =
+        limit == limits.end() ? default_limit(CU_LIMIT_MALLOC_HEAP_SIZE) : limit->second;
+    uint64_t base = 0;
+    RETURN_IF_FAILED(device.memory.allocate(n_bytes, MemoryKind::MODULE, 0, &base));
+    heap = std::make_shared<DeviceHeap>(device.memory, base, n_bytes);
+  }
+  *found = heap;
   return CUDA_SUCCESS;
 }
 
@@ -202,6 +283,8 @@ SOFTWARE_GPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   RETURN_IF_FAILED(enter(&context));
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
+  if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && (context->heap || value == 0))
+    return CUDA_ERROR_INVALID_VALUE;
   context->limits[limit] = value;
   return CUDA_SUCCESS;
 }
@@ -211,6 +294,14 @@ SOFTWARE_GPU_API cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   if (handle ? !context_of(handle) : !current_context()) return CUDA_ERROR_INVALID_CONTEXT;
   *version = 3020;  // of contexts since CUDA 3.2, as natively
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuCtxGetFlags(unsigned* flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = context->flags;
   return CUDA_SUCCESS;
 }
 

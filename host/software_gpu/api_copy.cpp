@@ -61,7 +61,7 @@ CUresult copy_sync(uint64_t to, Side to_side, uint64_t from, Side from_side, siz
   RETURN_IF_FAILED(check_capture_safe(*context));
   Copy copy;
   RETURN_IF_FAILED(describe(*context, to, to_side, from, from_side, n_bytes, &copy));
-  return submit_and_wait(*context, *context->legacy, copy_operation(copy));
+  return submit_and_wait(*context, *context->stream_of(nullptr), copy_operation(copy));
 }
 
 /// What cuGraphMemcpyNodeGetParams answers.

@@ -4,14 +4,7 @@
 
 using namespace software_gpu;
 
-namespace {
-
-CUresult find_event(CUevent handle, std::shared_ptr<Event>* event) {
-  *event = Driver::instance().events.find(handle);
-  return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-Operation stamp(const std::shared_ptr<Event::Record>& record) {
+Operation software_gpu::stamp(const std::shared_ptr<Event::Record>& record) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
   operation.run = [record](Context&) {
@@ -19,6 +12,13 @@ Operation stamp(const std::shared_ptr<Event::Record>& record) {
     return CUDA_SUCCESS;
   };
   return operation;
+}
+
+namespace {
+
+CUresult find_event(CUevent handle, std::shared_ptr<Event>* event) {
+  *event = Driver::instance().events.find(handle);
+  return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {

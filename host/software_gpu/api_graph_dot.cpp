@@ -27,12 +27,16 @@ const char* name_of(CUgraphNodeType type) {
       return "EVENT_WAIT";
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return "EVENT_RECORD";
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return "CONDITIONAL";
     default:
       return "OTHER";
   }
 }
 
-void print(std::FILE* file, const Graph& graph, int number) {
+/// The graph and those inside conditional nodes; `last` is the last number given to one.
+void print(std::FILE* file, const Graph& graph, int* last) {
+  const int number = ++*last;
   std::fprintf(file, "subgraph cluster_%d {\nlabel=\"graph_%d\"\n", number, number);
   std::unordered_map<const GraphNode*, unsigned long long> ids;
   for (const auto& node : graph.nodes) ids.emplace(node.get(), ids.size());
@@ -45,6 +49,9 @@ void print(std::FILE* file, const Graph& graph, int number) {
       std::fprintf(file, "\"graph_%d_node_%llu\" -> \"graph_%d_node_%llu\";\n", number, id(before),
                    number, id(node.get()));
   std::fprintf(file, "}\n");
+  for (const auto& node : graph.nodes)
+    if (node->operation.type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+      for (const auto& body : node->operation.params->bodies) print(file, *body, last);
 }
 
 }  // namespace
@@ -56,7 +63,8 @@ SOFTWARE_GPU_API cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned
   std::FILE* const file = std::fopen(path, "w");
   if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
   std::fprintf(file, "digraph dot {\n");
-  print(file, *graph, 1);
+  int last = 0;
+  print(file, *graph, &last);
   std::fprintf(file, "}\n");
   return std::fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }

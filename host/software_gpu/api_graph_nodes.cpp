@@ -6,14 +6,11 @@
 
 using namespace software_gpu;
 
-namespace {
+static GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
 
-GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
-
-/// A node that does this; `make` fills the operation in.
-template <class Make>
-CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* after, size_t n_after,
-             CUcontext context_handle, Make make) {
+CUresult software_gpu::add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* after,
+                                size_t n_after, CUcontext context_handle,
+                                const MakeOperation& make) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(handle);
   if (!out || !graph || (n_after != 0 && !after)) return CUDA_ERROR_INVALID_VALUE;
@@ -30,6 +27,8 @@ CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* after, size_t 
   *out = reinterpret_cast<CUgraphNode>(graph->add(std::move(operation), std::move(before)));
   return CUDA_SUCCESS;
 }
+
+namespace {
 
 CUresult find_event(CUevent handle, CUgraphNodeType type, Operation* operation) {
   auto event = Driver::instance().events.find(handle);
@@ -137,7 +136,7 @@ bool is_known(CUkernelNodeAttrID id) {
 
 SOFTWARE_GPU_API cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                          size_t n, const CUDA_KERNEL_NODE_PARAMS* p) {
-  return add(node, graph, after, n, nullptr, [p](Context* context, Operation* operation) {
+  return add_node(node, graph, after, n, nullptr, [p](Context* context, Operation* operation) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     return make_kernel(*context, *p, false, operation);
@@ -145,7 +144,7 @@ SOFTWARE_GPU_API cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const
 }
 SOFTWARE_GPU_API cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                       size_t n, const CUDA_MEMCPY3D* p, CUcontext handle) {
-  return add(node, graph, after, n, handle, [p](Context* context, Operation* operation) {
+  return add_node(node, graph, after, n, handle, [p](Context* context, Operation* operation) {
     if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
     return make_copy(*context, *p, operation);
   });
@@ -153,11 +152,11 @@ SOFTWARE_GPU_API cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CU
 SOFTWARE_GPU_API cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph,
                                           const CUgraphNode* after, size_t n,
                                           const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
-  return add(node, graph, after, n, p ? p->ctx : nullptr,
-             [p](Context* context, Operation* operation) {
-               if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
-               return make_batch(*context, *p, operation);
-             });
+  return add_node(node, graph, after, n, p ? p->ctx : nullptr,
+                  [p](Context* context, Operation* operation) {
+                    if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
+                    return make_batch(*context, *p, operation);
+                  });
 }
 SOFTWARE_GPU_API cuGraphBatchMemOpNodeGetParams(CUgraphNode node,
                                                 CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
@@ -177,7 +176,7 @@ SOFTWARE_GPU_API cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNod
 }
 SOFTWARE_GPU_API cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                         size_t n, CUDA_MEM_ALLOC_NODE_PARAMS* p) {
-  return add(node, graph, after, n, nullptr, [p](Context*, Operation* operation) {
+  return add_node(node, graph, after, n, nullptr, [p](Context*, Operation* operation) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     RETURN_IF_FAILED(make_alloc(*p, operation));
     p->dptr = operation->params->memory->address;
@@ -186,7 +185,7 @@ SOFTWARE_GPU_API cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const 
 }
 SOFTWARE_GPU_API cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph handle, const CUgraphNode* after,
                                        size_t n, CUdeviceptr pointer) {
-  return add(node, handle, after, n, nullptr, [=](Context* context, Operation* operation) {
+  return add_node(node, handle, after, n, nullptr, [=](Context* context, Operation* operation) {
     const auto graph = Driver::instance().graphs.find(handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     return make_free(context->device, *graph, pointer, operation);
@@ -195,38 +194,39 @@ SOFTWARE_GPU_API cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph handle, const 
 SOFTWARE_GPU_API cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                       size_t n, const CUDA_MEMSET_NODE_PARAMS* p,
                                       CUcontext handle) {
-  return add(node, graph, after, n, handle, [p](Context* context, Operation* operation) {
+  return add_node(node, graph, after, n, handle, [p](Context* context, Operation* operation) {
     if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
     return make_fill(*context, *p, operation);
   });
 }
 SOFTWARE_GPU_API cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                     size_t n, const CUDA_HOST_NODE_PARAMS* p) {
-  return add(node, graph, after, n, nullptr, [p](Context*, Operation* operation) {
+  return add_node(node, graph, after, n, nullptr, [p](Context*, Operation* operation) {
     return p ? make_host(*p, operation) : CUDA_ERROR_INVALID_VALUE;
   });
 }
 SOFTWARE_GPU_API cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph,
                                           const CUgraphNode* after, size_t n, CUgraph child) {
-  return add(node, graph, after, n, nullptr, [child](Context*, Operation* operation) {
+  return add_node(node, graph, after, n, nullptr, [child](Context*, Operation* operation) {
     const auto found = Driver::instance().graphs.find(child);
-    if (found && has_memory(*found)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (found && !can_be_copied(*found)) return CUDA_ERROR_NOT_SUPPORTED;
     return found ? make_child(found->clone(), operation) : CUDA_ERROR_INVALID_VALUE;
   });
 }
 SOFTWARE_GPU_API cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                      size_t n) {
-  return add(node, graph, after, n, nullptr, [](Context*, Operation*) { return CUDA_SUCCESS; });
+  return add_node(node, graph, after, n, nullptr,
+                  [](Context*, Operation*) { return CUDA_SUCCESS; });
 }
 SOFTWARE_GPU_API cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph,
                                            const CUgraphNode* after, size_t n, CUevent event) {
-  return add(node, graph, after, n, nullptr, [event](Context*, Operation* operation) {
+  return add_node(node, graph, after, n, nullptr, [event](Context*, Operation* operation) {
     return find_event(event, CU_GRAPH_NODE_TYPE_EVENT_RECORD, operation);
   });
 }
 SOFTWARE_GPU_API cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
                                          size_t n, CUevent event) {
-  return add(node, graph, after, n, nullptr, [event](Context*, Operation* operation) {
+  return add_node(node, graph, after, n, nullptr, [event](Context*, Operation* operation) {
     return find_event(event, CU_GRAPH_NODE_TYPE_WAIT_EVENT, operation);
   });
 }

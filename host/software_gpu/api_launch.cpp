@@ -18,7 +18,11 @@ struct Configuration {
   Dim3 grid, block;
   unsigned shared_bytes;
   bool cooperative;
+  uint32_t n_sms = n_cores();
 };
+
+/// What work in a green context may use.
+uint32_t n_sms_of(const GreenContext* green) { return green ? green->n_sms : n_cores(); }
 
 int resident_blocks(const Kernel& kernel, uint64_t n_threads, size_t dynamic_bytes) {
   if (n_threads == 0 || n_threads > kernel.function->max_threads) return 0;
@@ -43,8 +47,8 @@ CUresult check(const Kernel& kernel, const Configuration& c) {
   if (c.shared_bytes > static_cast<unsigned>(kernel.max_dynamic_shared_bytes))
     return CUDA_ERROR_INVALID_VALUE;
   if (c.cooperative &&
-      c.grid.count() > uint64_t{n_cores()} * static_cast<uint64_t>(resident_blocks(
-                                                 kernel, c.block.count(), c.shared_bytes)))
+      c.grid.count() > uint64_t{c.n_sms} * static_cast<uint64_t>(resident_blocks(
+                                               kernel, c.block.count(), c.shared_bytes)))
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   return CUDA_SUCCESS;
 }
@@ -107,11 +111,13 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
   operation->run = [configuration, parameters = std::move(parameters), function = kernel->function,
                     module = kernel->owner->module](Context& c) {
     auto launch = std::make_shared<Launch>();
+    if (module->uses_heap) RETURN_IF_FAILED(c.find_heap(&launch->heap));
     launch->entry = function;
     launch->grid = configuration.grid;
     launch->block = configuration.block;
     launch->dynamic_shared_bytes = configuration.shared_bytes;
     launch->cooperative = configuration.cooperative;
+    launch->n_cores = configuration.n_sms;
     Memory& memory = c.device.memory;
     if (launch->cooperative)
       RETURN_IF_FAILED(
@@ -130,13 +136,14 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
   return CUDA_SUCCESS;
 }
 
-CUresult launch(CUfunction handle, const Configuration& configuration, CUstream stream_handle,
+CUresult launch(CUfunction handle, Configuration configuration, CUstream stream_handle,
                 void** values, void** extra) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   Operation operation;
   RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  configuration.n_sms = n_sms_of(stream->green);
   RETURN_IF_FAILED(make_launch(handle, configuration, values, extra, &operation));
   return context->submit(*stream, std::move(operation));
 }
@@ -244,7 +251,7 @@ SOFTWARE_GPU_API cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block_size
       best = n_threads, best_threads = blocks * n_threads, best_blocks = blocks;
   }
   *block_size = best;
-  *min_grid = best_blocks * static_cast<int>(n_cores());
+  *min_grid = best_blocks * static_cast<int>(n_sms_of(current().green));
   return CUDA_SUCCESS;
 }
 

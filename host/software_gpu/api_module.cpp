@@ -6,6 +6,7 @@
 
 #include "api.h"
 #include "fatbin.h"
+#include "log.h"
 #include "module_loader.h"
 
 using namespace software_gpu;
@@ -59,7 +60,7 @@ CUresult load(const void* image, unsigned n_options, CUjit_option* options, void
   write_jit_log("", n_options, options, values, false);
   if (result != CUDA_SUCCESS) {
     if (!error.empty())
-      fprintf(stderr, "kvgpu software GPU: cannot load this PTX: %s\n", error.c_str());
+      report(CU_LOG_LEVEL_ERROR, "kvgpu software GPU: cannot load this PTX: " + error);
     return result;
   }
   auto loaded = std::make_shared<LoadedModule>();

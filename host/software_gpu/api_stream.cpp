@@ -9,7 +9,9 @@ namespace software_gpu {
 
 CUresult find_stream(Context& context, CUstream handle, std::shared_ptr<Stream>* stream) {
   *stream = context.stream_of(handle);
-  return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (!*stream) return CUDA_ERROR_INVALID_HANDLE;
+  const GreenContext* const green = (*stream)->green;
+  return green && green->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 CUresult finish_wait(Context& context) {
@@ -48,7 +50,7 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (!handle || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  auto stream = std::make_shared<Stream>(*context, flags, priority);
+  auto stream = std::make_shared<Stream>(*context, flags, priority, current().green);
   *handle = reinterpret_cast<CUstream>(stream.get());
   context->streams.add(std::move(stream));
   return CUDA_SUCCESS;
@@ -91,7 +93,10 @@ SOFTWARE_GPU_API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, in
 SOFTWARE_GPU_API cuStreamDestroy_v2(CUstream handle) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  const auto stream = context->streams.take(handle);
+  auto stream = context->streams.find(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->green && stream->green->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  stream = context->streams.take(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(context->order_mutex);
   if (stream->capture) stream->capture->invalid = true;
@@ -140,6 +145,26 @@ SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   *priority = stream->priority;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuStreamGetId(CUstream handle, unsigned long long* id) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  *id = stream->id;
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  *device = context->device.ordinal;
   return CUDA_SUCCESS;
 }
 

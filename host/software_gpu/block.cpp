@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "check.h"
+#include "log.h"
 
 namespace software_gpu {
 namespace {
@@ -204,9 +205,9 @@ char* Block::resolve_generic(const Instruction& in, uint32_t lane, uint64_t addr
 void Block::fault(const Instruction& in, uint32_t lane, CUresult code, const std::string& what) {
   int none = CUDA_SUCCESS;
   if (!launch_.fault.compare_exchange_strong(none, code)) return;  // the first one counts
-  fprintf(stderr, "kvgpu software GPU: kernel %s: %s, thread %s of block %s, %s\n",
-          launch_.entry->name.c_str(), what.c_str(), thread_name(lane).c_str(), name().c_str(),
-          place(in).c_str());
+  report(CU_LOG_LEVEL_ERROR, "kvgpu software GPU: kernel " + launch_.entry->name + ": " + what +
+                                 ", thread " + thread_name(lane) + " of block " + name() + ", " +
+                                 place(in));
 }
 
 std::string Block::place(const Instruction& in) const {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "device_heap.h"
 #include "memory.h"
 #include "program.h"
 
@@ -39,12 +40,14 @@ struct Launch {
   Dim3 grid, block;
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
+  uint32_t n_cores = 1;         // that may run it
   uint64_t grid_workspace = 0;  // address of the words of a cooperative launch's grid barrier
   uint64_t id = 0;
   std::vector<uint64_t> parameters;  // the parameter buffer, as words for its alignment
   std::shared_ptr<const Snapshot> memory;
   const Module* module = nullptr;
   PrintBuffer* printed = nullptr;
+  std::shared_ptr<DeviceHeap> heap;  // of modules that call malloc or free
   std::atomic<int> fault{CUDA_SUCCESS};
   std::atomic<uint64_t> n_findings[3] = {};  // of check mode, by Finding
   std::atomic<bool> has_new_finding{false};

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "condition.h"
+
 namespace software_gpu {
 namespace {
 
@@ -138,11 +140,39 @@ void fail_assertion(Block& block, const Instruction& in, const Call& call, const
                   "` failed.");
 }
 
+/// The threads of a warp set it one after another, as they do when they store to one word.
+void set_conditional(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
+  const uint64_t* handles = block.row(call.arguments[0]);
+  const uint64_t* values = block.row(call.arguments[1]);
+  for_each(lanes, [&](uint32_t lane) {
+    if (!set_condition(handles[lane], static_cast<uint32_t>(values[lane])))
+      block.fault(in, lane, CUDA_ERROR_LAUNCH_FAILED, "cudaGraphSetConditional of no condition");
+  });
+}
+
+void allocate(Block& block, const Call& call, const Lanes& lanes) {
+  const uint64_t* sizes = block.row(call.arguments[0]);
+  uint64_t* results = block.row(call.results[0]);
+  for_each(lanes,
+           [&](uint32_t lane) { results[lane] = block.launch().heap->allocate(sizes[lane]); });
+}
+
+void release(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
+  const uint64_t* addresses = block.row(call.arguments[0]);
+  for_each(lanes, [&](uint32_t lane) {
+    if (addresses[lane] != 0 && !block.launch().heap->free(addresses[lane]))
+      block.fault(in, lane, CUDA_ERROR_ILLEGAL_ADDRESS, "free of what malloc has not given");
+  });
+}
+
 }  // namespace
 
 void run_builtin(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
   if (call.builtin == Builtin::VPRINTF) print_formatted(block, in, call, lanes);
   if (call.builtin == Builtin::ASSERTFAIL) fail_assertion(block, in, call, lanes);
+  if (call.builtin == Builtin::MALLOC) allocate(block, call, lanes);
+  if (call.builtin == Builtin::FREE) release(block, in, call, lanes);
+  if (call.builtin == Builtin::SET_CONDITIONAL) set_conditional(block, in, call, lanes);
 }
 
 }  // namespace software_gpu

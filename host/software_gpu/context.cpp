@@ -12,6 +12,8 @@ namespace {
 constexpr uint64_t DEFAULT_MEMORY_MIB = 4096;
 constexpr uint64_t MAX_DEVICES = 16;
 
+std::atomic<uint64_t> next_context_id{1};
+
 /// 0, and a line on standard error, where the variable is set to anything else than 1 to `max`.
 uint64_t number_from_environment(const char* name, uint64_t otherwise, uint64_t max) {
   const char* text = getenv(name);
@@ -32,16 +34,30 @@ LoadedModule::~LoadedModule() {
   if (module) release_variables(*module, *memory);
 }
 
-Context::Context(Device& device_) : device(device_), legacy(std::make_shared<Stream>(*this, 0, 0)) {
+Context::Context(Device& device_)
+    : device(device_), id(next_context_id++), legacy(std::make_shared<Stream>(*this, 0, 0)) {
   legacy->is_legacy = true;
 }
 
-std::vector<std::shared_ptr<Stream>> Context::all_streams() {
+GreenContext::GreenContext(Context& primary_, unsigned n_sms_)
+    : primary(primary_),
+      n_sms(n_sms_),
+      id(next_context_id++),
+      legacy(std::make_shared<Stream>(primary_, 0, 0, this)) {
+  legacy->is_legacy = true;
+}
+
+std::vector<std::shared_ptr<Stream>> Context::all_streams(const GreenContext* only) {
   std::vector<std::shared_ptr<Stream>> result = streams.all();
-  std::lock_guard lock(per_thread_mutex);
-  std::erase_if(per_thread_streams, [](const auto& stream) { return stream.expired(); });
-  for (const auto& weak : per_thread_streams)
-    if (auto stream = weak.lock()) result.push_back(std::move(stream));
+  result.push_back(legacy);
+  {
+    std::lock_guard lock(per_thread_mutex);
+    std::erase_if(per_thread_streams, [](const auto& stream) { return stream.expired(); });
+    for (const auto& weak : per_thread_streams)
+      if (auto stream = weak.lock()) result.push_back(std::move(stream));
+    for (const auto& green : greens) result.push_back(green->legacy);
+  }
+  if (only) std::erase_if(result, [only](const auto& stream) { return stream->green != only; });
   return result;
 }
 
@@ -58,44 +74,59 @@ CUresult Context::submit(Stream& stream, Operation operation, Point* end) {
     stream.capture_front = {node};
     return CUDA_SUCCESS;
   }
-  std::vector<Point> after;
-  if (stream.is_legacy) {
-    // Using the legacy stream would depend on streams whose work does not exist yet.
-    for (const auto& capture : captures) {
-      if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
-          (capture->origin->flags & CU_STREAM_NON_BLOCKING))
-        continue;
-      capture->invalid = true;
-      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-    for (const auto& other : all_streams()) {
-      if (!other->is_blocking()) continue;
-      if (Point last = other->queue->end(); !last.reached()) after.push_back(std::move(last));
-    }
-    std::erase_if(orphans, [](const Point& point) { return point.reached(); });
-    after.insert(after.end(), orphans.begin(), orphans.end());
-  } else if (stream.is_blocking()) {
-    if (Point last = legacy->queue->end(); !last.reached()) after.push_back(std::move(last));
+  // Using the legacy stream would depend on streams whose work does not exist yet.
+  for (const auto& capture : captures) {
+    if (!stream.is_legacy || capture->origin->green != stream.green ||
+        capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+        (capture->origin->flags & CU_STREAM_NON_BLOCKING))
+      continue;
+    capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
-  const Point point = stream.queue->push(std::move(operation), std::move(after));
+  const Point point = stream.queue->push(std::move(operation), dependencies_of(stream));
   if (end) *end = point;
   return CUDA_SUCCESS;
 }
 
-void Context::drain() {
-  std::vector<Point> ends;
-  {
-    std::lock_guard lock(order_mutex);
-    ends.push_back(legacy->queue->end());
-    for (const auto& stream : all_streams()) ends.push_back(stream->queue->end());
-    ends.insert(ends.end(), orphans.begin(), orphans.end());
+std::vector<Point> Context::dependencies_of(const Stream& stream) {
+  std::vector<Point> after;
+  const auto add = [&after](Point point) {
+    if (!point.reached()) after.push_back(std::move(point));
+  };
+  if (stream.is_legacy) {
+    for (const auto& other : all_streams())
+      if (other->is_blocking() && other->green == stream.green) add(other->queue->end());
+    std::erase_if(orphans, [](const Point& point) { return point.reached(); });
+    for (const Point& orphan : orphans) add(orphan);
+  } else if (stream.is_blocking()) {
+    add((stream.green ? stream.green->legacy : legacy)->queue->end());
   }
-  for (const Point& end : ends) end.wait();
+  for (std::vector<Point>* const list : {&gates, stream.green ? &stream.green->gates : &gates}) {
+    std::erase_if(*list, [](const Point& point) { return point.reached(); });
+    for (const Point& gate : *list) add(gate);
+  }
+  return after;
+}
+
+std::vector<Point> Context::ends(const GreenContext* only) {
+  std::vector<Point> result;
+  for (const auto& stream : all_streams(only)) result.push_back(stream->queue->end());
+  result.insert(result.end(), orphans.begin(), orphans.end());
+  return result;
+}
+
+void Context::drain(const GreenContext* only) {
+  std::unique_lock lock(order_mutex);
+  const std::vector<Point> points = ends(only);
+  lock.unlock();
+  for (const Point& point : points) point.wait();
 }
 
 std::shared_ptr<Stream> Context::stream_of(CUstream handle) {
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return legacy;
+  GreenContext* const green = current().context == this ? current().green : nullptr;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return green ? green->legacy : legacy;
   if (handle != CU_STREAM_PER_THREAD) return streams.find(handle);
+  if (green) return nullptr;  // CUDA 13.0, cuStreamGetCtx_v2: there is none in a green context
   static thread_local std::unordered_map<Context*, std::shared_ptr<Stream>> mine;
   std::shared_ptr<Stream>& stream = mine[this];
   if (!stream) {
@@ -109,13 +140,20 @@ std::shared_ptr<Stream> Context::stream_of(CUstream handle) {
 void Context::reset() {
   streams.clear();
   clear_sticky_error();
+  {
+    std::lock_guard lock(per_thread_mutex);
+    for (const auto& green : greens) green->destroyed = true;
+    greens.clear();
+  }
   std::lock_guard lock(order_mutex);
+  gates.clear();
   for (const auto& capture : captures) {
     capture->invalid = true;
     if (capture->is_new_graph) Driver::instance().graphs.take(capture->graph.get());
   }
   captures.clear();
   limits.clear();
+  heap.reset();
   flags = 0;
 }
 
@@ -148,17 +186,24 @@ Device* Driver::device_of(uint64_t address) {
   return nullptr;
 }
 
-Context*& current_context() {
-  static thread_local Context* context = nullptr;
-  return context;
+CUcontext ContextHandle::handle() const {
+  return green ? reinterpret_cast<CUcontext>(green) : reinterpret_cast<CUcontext>(context);
 }
 
-Context* context_of(CUcontext handle) {
+ContextHandle& current() {
+  static thread_local ContextHandle mine;
+  return mine;
+}
+
+ContextHandle find_context(CUcontext handle) {
   const Driver& driver = Driver::instance();
   for (const auto& device : driver.devices)
-    if (reinterpret_cast<CUcontext>(&device->context) == handle) return &device->context;
+    if (reinterpret_cast<CUcontext>(&device->context) == handle) return {&device->context};
+  if (const auto green = driver.green_contexts.find(handle))
+    return green->is_converted && !green->destroyed ? ContextHandle{&green->primary, green.get()}
+                                                    : ContextHandle{};
   const auto found = driver.contexts.find(handle);
-  return found && !found->destroyed ? found.get() : nullptr;
+  return {found && !found->destroyed ? found.get() : nullptr};
 }
 
 CUresult enter_without_context() {
@@ -170,6 +215,7 @@ CUresult enter(Context** context) {
   if (const CUresult result = enter_without_context(); result != CUDA_SUCCESS) return result;
   *context = current_context();
   if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (current().green && current().green->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return (*context)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : (*context)->sticky_error();
 }
 

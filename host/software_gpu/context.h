@@ -11,8 +11,10 @@
 #include <unordered_map>
 
 #include "block.h"
+#include "device_heap.h"
 #include "graph.h"
 #include "graph_memory.h"
+#include "green_context.h"
 #include "memory.h"
 #include "program.h"
 #include "stream.h"
@@ -83,6 +85,7 @@ struct Device;
 struct Context {
   explicit Context(Device& device);
   Device& device;
+  const uint64_t id;
   CUresult sticky_error() const {
     return static_cast<CUresult>(sticky_.load(std::memory_order_acquire));
   }
@@ -96,9 +99,15 @@ struct Context {
 
   /// Put work on a stream, or into the graph that the stream is captured to.
   [[nodiscard]] CUresult submit(Stream& stream, Operation operation, Point* end = nullptr);
-  /// Wait for all work of all streams.
-  void drain();
+  /// Wait for all work of all streams, or of those of one green context.
+  void drain(const GreenContext* only = nullptr);
+  /// The ends of that work. Under order_mutex.
+  std::vector<Point> ends(const GreenContext* only);
+  /// All streams, default ones and those of green contexts included, or those of one.
+  std::vector<std::shared_ptr<Stream>> all_streams(const GreenContext* only = nullptr);
   std::shared_ptr<Stream> stream_of(CUstream handle);
+  /// What its kernels allocate from, made when it is first asked for.
+  [[nodiscard]] CUresult find_heap(std::shared_ptr<DeviceHeap>* found);
   /// Make every handle invalid; the caller has drained.
   void reset();
 
@@ -107,16 +116,19 @@ struct Context {
   Table<Stream> streams;
   std::mutex per_thread_mutex;
   std::vector<std::weak_ptr<Stream>> per_thread_streams;
-  std::vector<std::shared_ptr<Capture>> captures;  // active ones, under order_mutex
-  std::vector<Point> orphans;                      // ends of destroyed streams, under order_mutex
+  std::vector<std::shared_ptr<GreenContext>> greens;  // that live; under per_thread_mutex, too
+  std::vector<std::shared_ptr<Capture>> captures;     // active ones, under order_mutex
+  std::vector<Point> orphans;  // ends of destroyed streams, under order_mutex
+  std::vector<Point> gates;    // all later work waits for; under order_mutex
   PrintBuffer printed;
   std::map<CUlimit, size_t> limits;
+  std::shared_ptr<DeviceHeap> heap;  // under order_mutex
   unsigned flags = 0;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
 
  private:
-  std::vector<std::shared_ptr<Stream>> all_streams();
+  std::vector<Point> dependencies_of(const Stream& stream);
   std::atomic<int> sticky_{CUDA_SUCCESS};
 };
 
@@ -155,6 +167,8 @@ struct Driver {
   Device* device_of(uint64_t address);
   std::vector<std::unique_ptr<Device>> devices;
   Table<Context> contexts;  // those of cuCtxCreate
+  Table<GreenContext> green_contexts;
+  Table<ResourceDesc> resource_descs;
   Table<Event> events;
   Table<LoadedModule> modules;
   Table<Kernel> kernels;
@@ -168,9 +182,19 @@ struct Driver {
   std::atomic<bool> initialised_{false};
 };
 
-Context*& current_context();
-/// The context behind a handle, null for none; a destroyed one is never found.
-Context* context_of(CUcontext handle);
+/// What a CUcontext stands for: nothing, a context, or a green context of it.
+struct ContextHandle {
+  Context* context = nullptr;
+  GreenContext* green = nullptr;
+  CUcontext handle() const;  // null for none
+};
+
+/// Of the calling thread.
+ContextHandle& current();
+inline Context*& current_context() { return current().context; }
+/// What is behind a handle; a destroyed context or green context is never found.
+ContextHandle find_context(CUcontext handle);
+inline Context* context_of(CUcontext handle) { return find_context(handle).context; }
 
 /// The checks that begin almost every call. On success `*context` is the current one.
 [[nodiscard]] CUresult enter(Context** context);

@@ -110,7 +110,7 @@ CUresult run_launch(const std::shared_ptr<Launch>& launch) {
           --run->n_helping;
           run->changed.notify_all();
         },
-        std::min<uint64_t>(n_blocks - 1, n_cores() - 1));
+        std::min<uint64_t>(n_blocks - 1, launch->n_cores - 1));
   }
   run_blocks(*run);
   std::unique_lock lock(run->mutex);

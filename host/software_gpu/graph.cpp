@@ -46,6 +46,21 @@ Operation record_event(Context& context, const std::shared_ptr<Event>& event) {
   return operation;
 }
 
+Operation assign_default(const std::shared_ptr<Condition>& condition) {
+  Operation operation;
+  operation.run = [condition](Context&) {
+    condition->value = condition->default_value;
+    return CUDA_SUCCESS;
+  };
+  return operation;
+}
+
+Operation branch(Context& context, const NodeParams& params) {
+  std::vector<std::vector<Operation>> bodies;
+  for (const auto& body : params.bodies) bodies.push_back(prepare_launch(context, *body, {}));
+  return make_branch(params, std::move(bodies));
+}
+
 Operation wait_for_event(Context& context, const Event& event) {
   Point point;
   {
@@ -65,13 +80,21 @@ Operation wait_for_event(Context& context, const Event& event) {
 GraphNode* Graph::add(Operation operation, std::vector<GraphNode*> after) {
   const uint64_t id = next_node_id.fetch_add(1);
   nodes.push_back(std::make_unique<GraphNode>(
-      GraphNode{this, id, 0, std::move(operation), std::move(after), {}}));
+      GraphNode{this, id, 0, std::move(operation), std::move(after), {}, {}}));
   return nodes.back().get();
 }
 
 void Graph::remove(const GraphNode* node) {
-  for (const auto& other : nodes) std::erase(other->after, node);
+  for (const auto& other : nodes) {
+    std::erase(other->after, node);
+    other->edges.erase(node);
+  }
   std::erase_if(nodes, [node](const auto& each) { return each.get() == node; });
+}
+
+CUgraphEdgeData GraphNode::edge_from(const GraphNode* before) const {
+  const auto found = edges.find(before);
+  return found == edges.end() ? CUgraphEdgeData{} : found->second;
 }
 
 size_t Graph::index_of(const GraphNode* node) const {
@@ -89,18 +112,24 @@ GraphNode* Graph::clone_of(const GraphNode* node) const {
 std::shared_ptr<Graph> Graph::clone() const {
   auto copy = std::make_shared<Graph>();
   copy->references = std::make_shared<UserReferences>(*references);
+  copy->conditions = conditions;
   std::unordered_map<const GraphNode*, GraphNode*> copies;
   for (const auto& node : nodes) {
     Operation operation = node->operation;
     if (operation.type == CU_GRAPH_NODE_TYPE_GRAPH)
       static_cast<void>(make_child(operation.params->child->clone(), &operation));
+    if (operation.type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+      operation.params = clone_conditional(*operation.params);
     GraphNode* const own = copy->add(std::move(operation), {});
     own->original = node->id;
     own->attributes = node->attributes;
     copies[node.get()] = own;
   }
-  for (const auto& node : nodes)
-    for (GraphNode* before : node->after) copies[node.get()]->after.push_back(copies[before]);
+  for (const auto& node : nodes) {
+    GraphNode* const own = copies[node.get()];
+    for (GraphNode* before : node->after) own->after.push_back(copies[before]);
+    for (const auto& [before, data] : node->edges) own->edges.emplace(copies[before], data);
+  }
   return copy;
 }
 
@@ -123,6 +152,8 @@ std::vector<GraphNode*> Graph::in_order() const {
 std::vector<Operation> prepare_launch(Context& context, const Graph& graph,
                                       const std::set<uint64_t>& disabled) {
   std::vector<Operation> operations;
+  for (const auto& condition : graph.conditions)
+    if (condition->assigns_default) operations.push_back(assign_default(condition));
   for (const GraphNode* node : graph.in_order()) {
     const Operation& operation = node->operation;
     if (disabled.contains(node->id)) continue;
@@ -133,6 +164,8 @@ std::vector<Operation> prepare_launch(Context& context, const Graph& graph,
     } else if (operation.type == CU_GRAPH_NODE_TYPE_GRAPH) {
       for (Operation& inner : prepare_launch(context, *operation.params->child, {}))
         operations.push_back(std::move(inner));
+    } else if (operation.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+      operations.push_back(branch(context, *operation.params));
     } else if (operation.run) {
       operations.push_back(operation);
     }

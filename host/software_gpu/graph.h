@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "condition.h"
 #include "graph_memory.h"
 #include "stream.h"
 #include "user_object.h"
@@ -37,6 +38,10 @@ struct NodeParams {
   std::shared_ptr<GraphMemory> memory;
   CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};  // paramArray leads into what follows
   std::vector<CUstreamBatchMemOpParams> operations;
+  CUDA_CONDITIONAL_NODE_PARAMS conditional{};  // phGraph_out leads into the second of these
+  std::vector<std::shared_ptr<Graph>> bodies;
+  std::vector<CUgraph> body_handles;
+  std::shared_ptr<Condition> condition;
 };
 
 struct GraphNode {
@@ -45,15 +50,19 @@ struct GraphNode {
   uint64_t original = 0;  // the id of the node that it is a clone of
   Operation operation;
   std::vector<GraphNode*> after;
+  std::map<const GraphNode*, CUgraphEdgeData> edges;  // from those of `after` that are not plain
   std::map<int, CUkernelNodeAttrValue> attributes;
+  CUgraphEdgeData edge_from(const GraphNode* before) const;
 };
 
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;  // in the order in which they were added
   // Of an exec also held by its launches until they are done.
   std::shared_ptr<UserReferences> references = std::make_shared<UserReferences>();
-  std::weak_ptr<struct GraphExec> only_exec;  // of a graph that allocates
-  bool is_captured = false;                   // by a capture on its way; under Context::order_mutex
+  std::weak_ptr<struct GraphExec> only_exec;  // of a graph that allocates, or with conditions
+  std::vector<std::shared_ptr<Condition>> conditions;  // that were made for it
+  const Graph* parent = nullptr;                       // of a conditional node's body
+  bool is_captured = false;  // by a capture on its way; under Context::order_mutex
   GraphNode* add(Operation operation, std::vector<GraphNode*> after);
   void remove(const GraphNode* node);
   size_t index_of(const GraphNode* node) const;
@@ -72,6 +81,17 @@ struct GraphExec {
 
 /// Does it allocate or free memory?
 bool has_memory(const Graph& graph);
+/// Does it hold conditional nodes?
+bool has_conditional(const Graph& graph);
+/// The graphs that a node runs.
+std::vector<std::shared_ptr<Graph>> graphs_in(const GraphNode& node);
+/// May an edge of this kind lead from such a node to such a one? Whatever its kind, the second runs
+/// after the first.
+bool is_edge_valid(const CUgraphEdgeData& data, CUgraphNodeType from, CUgraphNodeType to);
+/// Can there be another one like it, in a child node for instance?
+inline bool can_be_copied(const Graph& graph) {
+  return !has_memory(graph) && !has_conditional(graph);
+}
 /// What a launch allocates and frees; an error if something has not been freed since the last one.
 [[nodiscard]] CUresult allocate_for_launch(Device& device, const GraphExec& exec);
 
@@ -94,6 +114,11 @@ struct Capture {
 bool joined(const std::vector<GraphNode*>& nodes, const std::vector<GraphNode*>& front);
 void add_unique(std::vector<GraphNode*>* to, const std::vector<GraphNode*>& from);
 
+/// Adds a node that does what `make` fills in. Its context is the one named, or the current one.
+using MakeOperation = std::function<CUresult(Context*, Operation*)>;
+[[nodiscard]] CUresult add_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* after,
+                                size_t n_after, CUcontext context, const MakeOperation& make);
+
 /// The operations of nodes; CUDA_SUCCESS or what is wrong with the parameters.
 [[nodiscard]] CUresult make_kernel(Context& context, const CUDA_KERNEL_NODE_PARAMS& params,
                                    bool cooperative, Operation* operation);
@@ -107,6 +132,12 @@ void add_unique(std::vector<GraphNode*>* to, const std::vector<GraphNode*>& from
                                  Operation* operation);
 [[nodiscard]] CUresult make_batch(Context& context, const CUDA_BATCH_MEM_OP_NODE_PARAMS& params,
                                   Operation* operation);
+/// Its bodies are made, and told in `p`.
+[[nodiscard]] CUresult make_conditional(Context& context, const Graph& graph,
+                                        CUDA_CONDITIONAL_NODE_PARAMS* p, Operation* operation);
+/// What runs when a launch comes to a conditional node.
+Operation make_branch(const NodeParams& params, std::vector<std::vector<Operation>> bodies);
+std::shared_ptr<const NodeParams> clone_conditional(const NodeParams& original);
 [[nodiscard]] CUresult make_child(std::shared_ptr<Graph> child, Operation* operation);
 
 }  // namespace software_gpu

@@ -217,7 +217,7 @@ class Loader {
     }
     for (const auto& [key, function] : module_->functions) {
       for (const Call& call : function->calls) {
-        module_->uses_printf |= call.builtin != Builtin::NONE;
+        module_->uses_heap |= call.builtin == Builtin::MALLOC || call.builtin == Builtin::FREE;
         if (call.callee && (call.callee->is_defined || !is_input_) &&
             !fits(call, *function, *call.callee))
           throw ptx::Error(0, "call of " + quoted(call.callee->name) + " in " +

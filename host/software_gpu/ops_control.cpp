@@ -51,6 +51,12 @@ void decode_call(Decoding& d) {
     call.builtin = Builtin::VPRINTF;
   } else if (callee.name == "__assertfail" && call.arguments.size() == 5) {
     call.builtin = Builtin::ASSERTFAIL;
+  } else if (callee.name == "malloc" && call.arguments.size() == 1 && call.results.size() == 1) {
+    call.builtin = Builtin::MALLOC;
+  } else if (callee.name == "free" && call.arguments.size() == 1) {
+    call.builtin = Builtin::FREE;
+  } else if (callee.name == "cudaGraphSetConditional" && call.arguments.size() == 2) {
+    call.builtin = Builtin::SET_CONDITIONAL;
   } else if (symbol && symbol->kind == Symbol::Kind::REGISTER) {
     call.pointer = static_cast<Row>(symbol->value);
     d.decoder.function().makes_calls = true;

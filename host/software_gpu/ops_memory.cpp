@@ -2,6 +2,7 @@
 // Loads, stores, fences. Every access is atomic on its own (a plain instruction on the CPU), so
 // that programs that race as GPU programs may are defined here too.
 #include <cstring>
+#include <string>
 
 #include "decoder.h"
 #include "map.h"
@@ -273,8 +274,62 @@ void decode_store(Decoding& d) {
   }
 }
 
+/// cp.async: `b` and `d` are the source and its offset, `mode` says how many bytes there are, zeros
+/// follow. It is done when it is issued, so nothing remains to be waited for.
+void copy_async(Block& block, const Instruction& in, const Lanes& lanes) {
+  const uint64_t* a = block.row(in.a);
+  const uint64_t* b = block.row(in.b);
+  const uint64_t* offset = block.row(in.d);
+  const uint32_t n_bytes = in.access_bytes, n_source_bytes = in.mode;
+  Instruction source = in;
+  source.space = Space::GENERIC;
+  for_each(lanes, [&](uint32_t i) {
+    alignas(16) char bytes[16] = {};
+    char* to = block.resolve(in, i, a[i] + static_cast<uint64_t>(in.imm), n_bytes, n_bytes);
+    if (!to) return;
+    if (n_source_bytes != 0) {
+      const char* from = block.resolve(source, i, b[i] + offset[i], n_source_bytes, n_bytes);
+      if (!from) return;
+      for (uint32_t k = 0; k < n_source_bytes; ++k)
+        bytes[k] = __atomic_load_n(from + k, __ATOMIC_RELAXED);
+    }
+    for (uint32_t k = 0; k < n_bytes; k += 4)
+      __atomic_store_n(reinterpret_cast<uint32_t*>(to + k),
+                       *reinterpret_cast<const uint32_t*>(bytes + k), __ATOMIC_RELEASE);
+  });
+}
+
 void fence(Block&, const Instruction&, const Lanes&) { full_fence(); }
 void nothing(Block&, const Instruction&, const Lanes&) {}
+
+uint8_t number(Decoding& d, size_t i, int64_t max) {
+  const ptx::Operand& operand = d.operand(i);
+  if (operand.kind != ptx::Operand::Kind::INTEGER || operand.value < 0 || operand.value > max)
+    d.fail("a size must be a number here, and at most " + std::to_string(max));
+  return static_cast<uint8_t>(operand.value);
+}
+
+void decode_copy(Decoding& d) {
+  Modifiers& m = d.modifiers;
+  m.take("async");
+  d.out.handler = nothing;
+  for (const char* waiting : {"commit_group", "wait_group", "wait_all"})
+    if (m.take(waiting)) return;
+  const bool only_16 = m.take("cg");
+  m.ignore({"ca", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"});
+  const uint8_t n_bytes = number(d, 2, 16);
+  if (n_bytes != 16 && (only_16 || (n_bytes != 4 && n_bytes != 8))) d.fail("not such a size");
+  d.out.mode = d.n_operands() > 3 ? number(d, 3, n_bytes) : n_bytes;
+  Instruction source;
+  d.decoder.address(d.operand(1), &source);
+  d.out.b = source.a;
+  d.out.d = d.decoder.constant(static_cast<uint64_t>(source.imm));
+  d.decoder.address(d.operand(0), &d.out);
+  d.out.space = Space::SHARED;
+  d.out.access = Access::WRITE;
+  d.out.access_bytes = n_bytes;
+  d.out.handler = copy_async;
+}
 
 void decode_fence(Decoding& d) {
   d.modifiers.ignore({"cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release"});
@@ -293,6 +348,7 @@ void add_memory_operations(OperationTable* table) {
   (*table)["ld"] = (*table)["ldu"] = decode_load;
   (*table)["st"] = decode_store;
   (*table)["membar"] = (*table)["fence"] = decode_fence;
+  (*table)["cp"] = decode_copy;
   (*table)["prefetch"] = (*table)["prefetchu"] = decode_prefetch;
 }
 

@@ -121,7 +121,7 @@ struct Parameter {
 
 struct Function;
 
-enum class Builtin : uint8_t { NONE, VPRINTF, ASSERTFAIL };
+enum class Builtin : uint8_t { NONE, VPRINTF, ASSERTFAIL, SET_CONDITIONAL, MALLOC, FREE };
 
 struct Call {
   const Function* callee = nullptr;  // null: indirect through `pointer`
@@ -163,7 +163,7 @@ struct Module {
   std::map<uint32_t, std::string> files;  // that instructions name as their source
   void* memory = nullptr;                 // of all variables in global and constant space
   uint64_t memory_bytes = 0, constant_bytes = 0;
-  bool uses_printf = false;
+  bool uses_heap = false;  // calls malloc or free
 };
 
 }  // namespace software_gpu

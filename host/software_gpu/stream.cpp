@@ -72,10 +72,11 @@ void Queue::work() {
 
 static std::atomic<uint64_t> next_stream_id{3};  // 1 and 2 name the default streams
 
-Stream::Stream(Context& context_, unsigned flags_, int priority_)
+Stream::Stream(Context& context_, unsigned flags_, int priority_, GreenContext* green_)
     : context(context_),
       flags(flags_),
       priority(priority_),
+      green(green_),
       id(next_stream_id++),
       queue(std::make_shared<Queue>(context_)) {}
 

@@ -20,6 +20,7 @@ namespace software_gpu {
 struct Context;
 struct Capture;
 struct GraphNode;
+struct GreenContext;
 struct NodeParams;
 
 /// A unit of work on a stream, or a node of a graph.
@@ -70,11 +71,12 @@ class Queue : public std::enable_shared_from_this<Queue> {
 };
 
 struct Stream {
-  Stream(Context& context_, unsigned flags_, int priority_);
+  Stream(Context& context_, unsigned flags_, int priority_, GreenContext* green_ = nullptr);
   ~Stream() { queue->close(); }
   Context& context;
   const unsigned flags;
   const int priority;
+  GreenContext* const green;  // null: of the context itself
   const uint64_t id;
   const std::shared_ptr<Queue> queue;
   bool is_legacy = false;

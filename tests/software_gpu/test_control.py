@@ -74,6 +74,18 @@ def address_of(form: Form) -> str:
     return f"mov.u64 a, {'cells' if space == 'shared' else 'mine'}; cvta.{space}.u64 b, a;"
 
 
+def copying(form: Form) -> tuple[str, Callable[[int], int]]:
+    """Each fourth thread copies 16 bytes, 8 of them from memory; or waits for what was copied."""
+    start = "st.global.u32 [to], tid; bar.sync 0; mov.u32 s, cells; mad.lo.u32 s, tid, 4, s;"
+    if not form.has("shared") and not form.has("shared::cta"):
+        number = " 0" if form.has("wait_group") else ""
+        copy = f"cp.async.ca.shared.global [s], [to], 4; cp.async.commit_group; {{op}}{number};"
+        return f"{start} {copy} cp.async.wait_all; ld.shared.u32 r, [s];", lambda tid: tid
+    copy = "and.b32 r, tid, 3; setp.eq.u32 p, r, 0; @p {op} [s+0], [to], 16, 8; cp.async.wait_all;"
+    after = "bar.sync 0; ld.shared.u32 r, [s];"
+    return f"{start} {copy} {after}", lambda tid: tid if tid % 4 < 2 else 0
+
+
 def addressing(form: Form) -> tuple[str, Callable[[int], int]]:
     if form.opcode == "isspacep":
         return f"{address_of(form)} {{op}} q, b; selp.u32 r, 3, 4, q;", lambda tid: 3
@@ -85,6 +97,8 @@ def addressing(form: Form) -> tuple[str, Callable[[int], int]]:
 def body(form: Form) -> tuple[str, Callable[[int], int]]:
     if form.opcode in ("bar", "barrier"):
         return barrier(form)
+    if form.opcode == "cp":
+        return copying(form)
     if form.opcode in ("cvta", "isspacep"):
         return addressing(form)
     return BODIES[form.opcode]

@@ -25,8 +25,9 @@ REFUSED = [
     "wgmma.fence.sync.aligned",
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f, f, f, f}, d, d, p, 1, 1, 0, 0",
     # asynchronous copies, TMA and its barriers
-    "cp.async.ca.shared.global [r], [d], 16",
-    "cp.async.commit_group",
+    "cp.async.cg.shared.global [r], [d], 8",
+    "cp.async.ca.shared.global [r], [d], 16, r",
+    "cp.async.mbarrier.arrive.shared.b64 [r]",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r], [d], r, [r]",
     "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [d, {r}], [r]",
     "mbarrier.init.shared.b64 [r], 1",
