@@ -24,4 +24,7 @@ namespace software_gpu {
 /// After a wait: print, then the error that the work may have left.
 [[nodiscard]] CUresult finish_wait(Context& context);
 
+/// The copy that CUDA_MEMCPY3D describes, on a stream; waits where host memory is pageable.
+[[nodiscard]] CUresult copy_rows(const CUDA_MEMCPY3D& params, CUstream stream);
+
 }  // namespace software_gpu

@@ -75,7 +75,8 @@ int attribute_value(CUdevice_attribute id, int ordinal) {
   if (id == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) return ordinal;
   for (const Attribute& attribute : ATTRIBUTES)
     if (attribute.id == id) return attribute.value;
-  return 0;  // what this implementation does not do, and attributes that were withdrawn
+  return image_limit(
+      id);  // 0: what this implementation does not do, and attributes that were withdrawn
 }
 
 CUresult find(CUdevice ordinal, Device** device) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "image.h"
 #include "memory.h"
 #include "program.h"
 
@@ -43,6 +44,7 @@ struct Launch {
   uint64_t id = 0;
   std::vector<uint64_t> parameters;  // the parameter buffer, as words for its alignment
   std::shared_ptr<const Snapshot> memory;
+  std::vector<std::shared_ptr<const ImageTable>> images;  // the first that has a handle counts
   const Module* module = nullptr;
   PrintBuffer* printed = nullptr;
   std::atomic<int> fault{CUDA_SUCCESS};
