@@ -217,7 +217,8 @@ CUresult create_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descripto
   const CUresult result = context.device.memory.allocate(size_bytes(descriptor, format),
                                                          MemoryKind::ARRAY, 0, &address);
   if (result != CUDA_SUCCESS) return result;
-  *out = std::make_shared<Array>(Array{context, descriptor, format, address});
+  const uint64_t id = context.device.memory.find(address)->buffer_id;
+  *out = std::make_shared<Array>(Array{context, descriptor, format, address, id});
   return CUDA_SUCCESS;
 }
 
@@ -237,10 +238,11 @@ CUresult create_mipmapped_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR&
   }
   const CUresult result = context.device.memory.allocate(n_bytes, MemoryKind::ARRAY, 0, &address);
   if (result != CUDA_SUCCESS) return result;
+  const uint64_t id = context.device.memory.find(address)->buffer_id;
   *out = std::make_shared<MipmappedArray>(MipmappedArray{context, descriptor, address, {}});
   for (unsigned level = 0; level < n_levels; ++level)
     (*out)->levels.push_back(std::make_shared<Array>(
-        Array{context, level_of(descriptor, level), format, address + offsets[level], true}));
+        Array{context, level_of(descriptor, level), format, address + offsets[level], id, true}));
   return CUDA_SUCCESS;
 }
 

@@ -31,6 +31,7 @@ struct Array {
   const CUDA_ARRAY3D_DESCRIPTOR descriptor;
   const Format format;
   const uint64_t address;
+  const uint64_t buffer_id;     // of its memory, which another one may have had before
   const bool is_level = false;  // of a mipmapped array, with which it goes
   uint64_t n_rows() const { return std::max<uint64_t>(descriptor.Height, 1); }
   uint64_t n_slices() const { return std::max<uint64_t>(descriptor.Depth, 1); }

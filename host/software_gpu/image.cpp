@@ -22,7 +22,8 @@ Level level_of(const Array& array) {
           array.slice_bytes(),
           static_cast<uint32_t>(d.Width),
           static_cast<uint32_t>(array.n_rows()),
-          has_layers ? 1 : static_cast<uint32_t>(array.n_slices())};
+          has_layers ? 1 : static_cast<uint32_t>(array.n_slices()),
+          array.buffer_id};
 }
 
 void add_shape(const Array& array, Image* image) {

@@ -63,9 +63,9 @@ int64_t integer(const char* from, uint32_t n_bytes, bool is_signed) {
 
 BoundImage::BoundImage(const Image& image, const Snapshot& memory) : image_(image) {
   for (const Level& level : image.levels) {
-    const Allocation* const allocation = memory.find(level.address);
-    n_bytes_.push_back(allocation ? allocation->size_bytes - (level.address - allocation->base)
-                                  : 0);
+    const Allocation* const there = memory.find(level.address);
+    const bool is_same = there && (level.buffer_id == 0 || level.buffer_id == there->buffer_id);
+    n_bytes_.push_back(is_same ? there->size_bytes - (level.address - there->base) : 0);
   }
 }
 
