@@ -90,6 +90,12 @@ SOFTWARE_GPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIRE
   return refuse(Driver::instance().mipmapped_arrays, handle);
 }
 
+// There are no sparse arrays and none that are mapped later: nothing to map into.
+SOFTWARE_GPU_API cuMemMapArrayAsync(CUarrayMapInfo*, unsigned, CUstream) {
+  RETURN_IF_FAILED(enter_without_context());
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 SOFTWARE_GPU_API cuMipmappedArrayCreate(CUmipmappedArray* handle,
                                         const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
                                         unsigned n_levels) {
