@@ -9,7 +9,6 @@ using namespace software_gpu;
 
 namespace {
 
-constexpr uint64_t TEXTURE_ALIGNMENT = 512;
 constexpr unsigned FLAGS = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
                            CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION;
 
@@ -138,7 +137,8 @@ SOFTWARE_GPU_API cuTexRefSetMipmappedArray(CUtexref handle, CUmipmappedArray arr
 SOFTWARE_GPU_API cuTexRefSetAddress_v2(size_t* offset, CUtexref handle, CUdeviceptr pointer,
                                        size_t n_bytes) {
   return with(handle, [&](TextureReference& reference) {
-    const size_t beyond = pointer % TEXTURE_ALIGNMENT;
+    const size_t beyond =
+        pointer % static_cast<size_t>(image_limit(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT));
     if (beyond != 0 && !offset) return CUDA_ERROR_INVALID_VALUE;
     CUDA_RESOURCE_DESC resource{};
     resource.resType = CU_RESOURCE_TYPE_LINEAR;

@@ -14,7 +14,11 @@ struct Limit {
 };
 
 // CUDA C++ Programming Guide, technical specifications of compute capability 9.0.
-constexpr Limit LIMITS[] = {{CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH, 131072},
+constexpr Limit LIMITS[] = {{CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+                            {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+                            {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
+                            {CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER, 1},
+                            {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH, 131072},
                             {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH, 1 << 28},
                             {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH, 32768},
                             {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH, 32768},

@@ -56,7 +56,7 @@ struct MipmappedArray {
 /// Make the handles of the context's arrays, and of textures and surfaces, invalid.
 void forget_arrays(const Context& context);
 
-/// The device attribute of this kind, how long an array, a texture or a surface may be; 0: none.
+/// The device attribute of this kind, what arrays, textures and surfaces may be like; 0: none.
 int image_limit(CUdevice_attribute id);
 
 }  // namespace software_gpu

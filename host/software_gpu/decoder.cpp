@@ -262,6 +262,7 @@ void FunctionDecoder::address(const ptx::Operand& operand, Instruction* out) {
 }
 
 uint32_t FunctionDecoder::add_vector(const ptx::Operand& operand, Type type, bool is_destination) {
+  if (!operand.second_name.empty()) fail("a vector with a second destination");
   std::vector<Row> rows;
   rows.reserve(operand.elements.size());
   for (const ptx::Operand& element : operand.elements)

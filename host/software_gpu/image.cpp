@@ -6,12 +6,15 @@
 namespace software_gpu {
 namespace {
 
-constexpr uint64_t TEXTURE_ALIGNMENT = 512, PITCH_ALIGNMENT = 32;
 constexpr unsigned FLAGS = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
-                           CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION;
+                           CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
 
 bool exceeds(size_t length, CUdevice_attribute limit) {
   return length > static_cast<size_t>(image_limit(limit));
+}
+
+bool is_aligned(size_t value, CUdevice_attribute alignment) {
+  return value % static_cast<size_t>(image_limit(alignment)) == 0;
 }
 
 Level level_of(const Array& array) {
@@ -40,8 +43,8 @@ CUresult of_linear(const CUDA_RESOURCE_DESC& resource, Image* out) {
   const CUresult result = find_format(r.format, r.numChannels, &out->format);
   if (result != CUDA_SUCCESS) return result;
   const size_t n_elements = r.sizeInBytes / out->format.element_bytes();
-  if (r.devPtr == 0 || r.devPtr % TEXTURE_ALIGNMENT != 0 || n_elements == 0 ||
-      exceeds(n_elements, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH))
+  if (r.devPtr == 0 || !is_aligned(r.devPtr, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT) ||
+      n_elements == 0 || exceeds(n_elements, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH))
     return CUDA_ERROR_INVALID_VALUE;
   out->is_table = true;
   out->levels = {{r.devPtr, r.sizeInBytes, r.sizeInBytes, static_cast<uint32_t>(n_elements)}};
@@ -52,8 +55,9 @@ CUresult of_rows(const CUDA_RESOURCE_DESC& resource, Image* out) {
   const auto& r = resource.res.pitch2D;
   const CUresult result = find_format(r.format, r.numChannels, &out->format);
   if (result != CUDA_SUCCESS) return result;
-  if (r.devPtr == 0 || r.devPtr % TEXTURE_ALIGNMENT != 0 || r.width == 0 || r.height == 0 ||
-      r.pitchInBytes % PITCH_ALIGNMENT != 0 ||
+  if (r.devPtr == 0 || !is_aligned(r.devPtr, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT) ||
+      r.width == 0 || r.height == 0 ||
+      !is_aligned(r.pitchInBytes, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT) ||
       exceeds(r.width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH) ||
       exceeds(r.height, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT) ||
       exceeds(r.pitchInBytes, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH) ||
@@ -64,13 +68,16 @@ CUresult of_rows(const CUDA_RESOURCE_DESC& resource, Image* out) {
   return CUDA_SUCCESS;
 }
 
-CUresult of_resource(const CUDA_RESOURCE_DESC& resource, Image* out) {
+/// `*whole` stays as it is for linear memory.
+CUresult of_resource(const CUDA_RESOURCE_DESC& resource, Image* out,
+                     CUDA_ARRAY3D_DESCRIPTOR* whole) {
   if (resource.flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Driver& driver = Driver::instance();
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY: {
       const auto array = driver.arrays.find(resource.res.array.hArray);
       if (!array) return CUDA_ERROR_INVALID_VALUE;
+      *whole = array->descriptor;
       add_shape(*array, out);
       out->levels = {level_of(*array)};
       return CUDA_SUCCESS;
@@ -78,6 +85,7 @@ CUresult of_resource(const CUDA_RESOURCE_DESC& resource, Image* out) {
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: {
       const auto mipmap = driver.mipmapped_arrays.find(resource.res.mipmap.hMipmappedArray);
       if (!mipmap) return CUDA_ERROR_INVALID_VALUE;
+      *whole = mipmap->descriptor;
       add_shape(*mipmap->levels.front(), out);
       for (const auto& level : mipmap->levels) out->levels.push_back(level_of(*level));
       return CUDA_SUCCESS;
@@ -108,6 +116,7 @@ CUresult find_view_format(CUresourceViewFormat format, Format* out) {
 
 CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, const CUDA_ARRAY3D_DESCRIPTOR& whole,
                     Image* out) {
+  if (whole.Width == 0) return CUDA_ERROR_INVALID_VALUE;  // linear memory has no views
   if (view.format != CU_RES_VIEW_FORMAT_NONE) {
     Format format;
     const CUresult result = find_view_format(view.format, &format);
@@ -131,18 +140,18 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, const CUDA_ARRAY3D_DESC
 
 CUresult apply_sampler(const CUDA_TEXTURE_DESC& t, bool is_mipmapped, Image* out) {
   using Channel = Format::Channel;
-  if (t.flags & ~(FLAGS | CU_TRSF_SEAMLESS_CUBEMAP)) return CUDA_ERROR_INVALID_VALUE;
-  if ((t.flags & CU_TRSF_SEAMLESS_CUBEMAP) && !out->is_cubemap) return CUDA_ERROR_INVALID_VALUE;
-  if (t.flags & CU_TRSF_SEAMLESS_CUBEMAP || t.maxAnisotropy > 1) return CUDA_ERROR_NOT_SUPPORTED;
+  if (t.flags & ~FLAGS) return CUDA_ERROR_INVALID_VALUE;
+  if (t.maxAnisotropy > 1) return CUDA_ERROR_NOT_SUPPORTED;
   Sampler& s = out->sampler;
   s.normalized = t.flags & CU_TRSF_NORMALIZED_COORDINATES;
+  s.seamless = t.flags & CU_TRSF_SEAMLESS_CUBEMAP;
+  if (s.seamless && !out->is_cubemap) return CUDA_ERROR_INVALID_VALUE;
   if (is_mipmapped && !s.normalized) return CUDA_ERROR_INVALID_VALUE;
   for (int i = 0; i < 3; ++i) {
     if (t.addressMode[i] > CU_TR_ADDRESS_MODE_BORDER) return CUDA_ERROR_INVALID_VALUE;
-    // The other two have a meaning for normalised coordinates only.
-    s.address[i] = s.normalized || t.addressMode[i] == CU_TR_ADDRESS_MODE_BORDER
-                       ? t.addressMode[i]
-                       : CU_TR_ADDRESS_MODE_CLAMP;
+    // The other two have a meaning for normalised coordinates only; seamless cubemaps have none.
+    const bool is_free = s.normalized || t.addressMode[i] == CU_TR_ADDRESS_MODE_BORDER;
+    s.address[i] = is_free && !s.seamless ? t.addressMode[i] : CU_TR_ADDRESS_MODE_CLAMP;
   }
   if (t.filterMode > CU_TR_FILTER_MODE_LINEAR || t.mipmapFilterMode > CU_TR_FILTER_MODE_LINEAR)
     return CUDA_ERROR_INVALID_VALUE;
@@ -169,30 +178,20 @@ CUresult apply_sampler(const CUDA_TEXTURE_DESC& t, bool is_mipmapped, Image* out
 
 CUresult make_texture(const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC& texture,
                       const CUDA_RESOURCE_VIEW_DESC* view, Image* out) {
-  if (const CUresult result = of_resource(resource, out); result != CUDA_SUCCESS) return result;
-  if (view) {
-    CUarray first = resource.res.array.hArray;
-    const Driver& driver = Driver::instance();
-    const bool is_mipmapped = resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-    if (!is_mipmapped && resource.resType != CU_RESOURCE_TYPE_ARRAY)
-      return CUDA_ERROR_INVALID_VALUE;
-    const auto mipmap = driver.mipmapped_arrays.find(resource.res.mipmap.hMipmappedArray);
-    if (is_mipmapped && mipmap) first = reinterpret_cast<CUarray>(mipmap->levels.front().get());
-    const auto array = driver.arrays.find(first);
-    if (!array) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = apply_view(*view, array->descriptor, out);
-    if (result != CUDA_SUCCESS) return result;
-  }
+  CUDA_ARRAY3D_DESCRIPTOR whole{};
+  CUresult result = of_resource(resource, out, &whole);
+  if (result == CUDA_SUCCESS && view) result = apply_view(*view, whole, out);
+  if (result != CUDA_SUCCESS) return result;
   return apply_sampler(texture, resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY, out);
 }
 
 CUresult make_surface(const CUDA_RESOURCE_DESC& resource, Image* out) {
+  CUDA_ARRAY3D_DESCRIPTOR whole{};
   if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
-  const auto array = Driver::instance().arrays.find(resource.res.array.hArray);
-  if (!array || !(array->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST))
-    return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = of_resource(resource, out, &whole);
+  if (result != CUDA_SUCCESS) return result;
   out->is_surface = true;
-  return of_resource(resource, out);
+  return whole.Flags & CUDA_ARRAY3D_SURFACE_LDST ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 uint64_t Images::add(std::shared_ptr<const ImageObject> object) {

@@ -26,6 +26,7 @@ struct Sampler {
   bool normalized = false;  // coordinates
   bool as_integer = false;  // else values are floats
   bool srgb = false;
+  bool seamless = false;  // cubemap: a filter's neighbours may be on another face
   float bias = 0, min_level = 0, max_level = 0;
   float border[4] = {};
 };

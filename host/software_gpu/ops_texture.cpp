@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tex, tld4 and txq. An instruction's vector holds the rows of its results, of its coordinates, and
 // of its gradients, one behind the other.
-#include <bit>
-#include <cmath>
+#include <algorithm>
 
 #include "image_access.h"
 #include "map.h"
@@ -36,24 +35,15 @@ Position position(Block& block, const Instruction& in, uint32_t lane) {
   return p;
 }
 
-/// The level at which steps of these gradients are one texel long.
-float level_of_gradients(Block& block, const Instruction& in, uint32_t lane, const Image& image) {
+/// The first or second gradient.
+Gradient gradient(Block& block, const Instruction& in, uint32_t lane, uint32_t which) {
   const Geometry& geometry = GEOMETRIES[in.mode];
-  const Level& level = image.levels.front();
-  const uint32_t lengths[3] = {level.width, level.height, level.depth};
-  const Row* row =
-      block.vector(in).data() + N_RESULTS + geometry.n_dimensions + (geometry.is_layered ? 1 : 0);
-  double longest = 0;
-  for (int i = 0; i < 2; ++i) {
-    double squares = 0;
-    for (uint32_t d = 0; d < geometry.n_dimensions; ++d) {
-      const double step =
-          double{coordinate(block, *row++, lane)} * (image.sampler.normalized ? lengths[d] : 1);
-      squares += step * step;
-    }
-    longest = std::max(longest, squares);
-  }
-  return static_cast<float>(std::log2(longest) / 2);
+  const Row* const row = block.vector(in).data() + N_RESULTS + (geometry.is_layered ? 1 : 0) +
+                         geometry.n_dimensions * (1 + which);
+  Gradient result;
+  for (uint32_t d = 0; d < geometry.n_dimensions; ++d)
+    result.along[d] = coordinate(block, row[d], lane);
+  return result;
 }
 
 template <Detail DETAIL>
@@ -65,7 +55,7 @@ void sample(Block& block, const Instruction& in, const Lanes& lanes) {
     Position p = position(block, in, i);
     if constexpr (DETAIL == Detail::LEVEL) p.level = coordinate(block, in.b, i);
     if constexpr (DETAIL == Detail::GRADIENT)
-      p.level = level_of_gradients(block, in, i, bound->image());
+      p.level = bound->level_of(p, gradient(block, in, i, 0), gradient(block, in, i, 1));
     const auto texel = bound->sample(p);
     if (!texel) return images.fail(i, "the memory of a texture is gone");
     write(block, in, i, *texel);
@@ -145,7 +135,7 @@ std::vector<Row> results(Decoding& d) {
   return rows;
 }
 
-std::vector<Row> gradient(Decoding& d, size_t i, const Geometry& geometry) {
+std::vector<Row> gradient_rows(Decoding& d, size_t i, const Geometry& geometry) {
   const ptx::Operand& operand = d.operand(i);
   if (operand.elements.size() < geometry.n_dimensions) d.fail("wrong number of gradients");
   std::vector<Row> rows;
@@ -173,8 +163,8 @@ void decode_tex(Decoding& d) {
     d.out.b = d.value(2, Type::F32);
     d.out.handler = sample<Detail::LEVEL>;
   } else if (has_gradient) {
-    append(&rows, gradient(d, 2, geometry));
-    append(&rows, gradient(d, 3, geometry));
+    append(&rows, gradient_rows(d, 2, geometry));
+    append(&rows, gradient_rows(d, 3, geometry));
     d.out.handler = sample<Detail::GRADIENT>;
   }
   d.out.extra = d.decoder.add_vector(std::move(rows));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cube.h"
 #include "half.h"
 
 namespace software_gpu {
@@ -149,6 +150,12 @@ BoundImage::Footprint BoundImage::footprint(const Position& p, size_t which, boo
   return result;
 }
 
+int BoundImage::n_beyond_edges(const int64_t (&index)[3], size_t which) const {
+  const int64_t n = image_.levels[which].width;
+  const auto is_beyond = [n](int64_t i) { return i < 0 || i >= n ? 1 : 0; };
+  return is_beyond(index[0]) + is_beyond(index[1]);
+}
+
 std::optional<Texel> BoundImage::sample_level(const Position& p, size_t level) {
   const bool linear = image_.sampler.linear;
   const Footprint f = footprint(p, level, linear);
@@ -160,7 +167,7 @@ std::optional<Texel> BoundImage::sample_level(const Position& p, size_t level) {
     const Texel result = read_at(f.first);
     return is_gone_ ? std::nullopt : std::optional(result);
   }
-  double sums[4] = {};
+  double sums[4] = {}, total = 0;
   for (uint32_t corner = 0; corner < 1u << p.n_dimensions; ++corner) {
     int64_t index[3] = {f.first[0], f.first[1], f.first[2]};
     double weight = 1;
@@ -170,11 +177,14 @@ std::optional<Texel> BoundImage::sample_level(const Position& p, size_t level) {
       weight *= static_cast<double>(next ? f.fraction[d] : WEIGHT_ONE - f.fraction[d]) / WEIGHT_ONE;
     }
     if (weight == 0) continue;
-    const Texel there = read_at(index);
+    const int n_beyond = image_.sampler.seamless ? n_beyond_edges(index, level) : 0;
+    if (n_beyond == 2) continue;  // no face has a corner's fourth element
+    total += weight;
+    const Texel there = n_beyond == 1 ? across_edge(level, index, f.slice) : read_at(index);
     for (size_t i = 0; i < 4; ++i) sums[i] += weight * static_cast<double>(value_of(there[i]));
   }
   Texel result;
-  for (size_t i = 0; i < 4; ++i) result[i] = bits_of(static_cast<float>(sums[i]));
+  for (size_t i = 0; i < 4; ++i) result[i] = bits_of(static_cast<float>(sums[i] / total));
   return is_gone_ ? std::nullopt : std::optional(result);
 }
 
@@ -187,8 +197,8 @@ std::optional<Texel> BoundImage::sample(const Position& position) {
   const double clamped = std::min<double>(
       std::max<double>(bounded(double{p.level} + double{s.bias}), s.min_level), s.max_level);
   const double level = std::clamp(clamped, 0.0, static_cast<double>(last));
-  if (!s.linear_between_levels) return sample_level(p, static_cast<size_t>(level + 0.5));
-  const auto fixed = static_cast<uint64_t>(level * WEIGHT_ONE + 0.5);
+  if (!s.linear_between_levels) return sample_level(p, static_cast<size_t>(std::lround(level)));
+  const auto fixed = static_cast<uint64_t>(std::lround(level * WEIGHT_ONE));
   const size_t first = fixed / WEIGHT_ONE;
   const double weight = static_cast<double>(fixed % WEIGHT_ONE) / WEIGHT_ONE;
   const auto near = sample_level(p, first);
@@ -226,29 +236,45 @@ std::optional<Texel> BoundImage::gather(const Position& p, unsigned channel) {
   return is_gone_ ? std::nullopt : std::optional(result);
 }
 
-/// The guide's table of faces, in the order of CUarray_cubemap_face.
 Position BoundImage::on_face(const Position& direction) const {
-  const auto [x, y, z] = direction.at;
-  const float ax = std::fabs(x), ay = std::fabs(y), az = std::fabs(z);
-  uint32_t face;
-  float s, t, m;
-  if (ax >= ay && ax >= az) {
-    face = x < 0 ? 1 : 0;
-    m = ax, s = x < 0 ? z : -z, t = -y;
-  } else if (ay >= az) {
-    face = y < 0 ? 3 : 2;
-    m = ay, s = x, t = y < 0 ? -z : z;
-  } else {
-    face = z < 0 ? 5 : 4;
-    m = az, s = z < 0 ? -x : x, t = -y;
-  }
+  const FacePoint point = on_cube({direction.at[0], direction.at[1], direction.at[2]});
   Position p = direction;
   p.n_dimensions = 2;
-  p.at[0] = (s / m + 1) / 2;
-  p.at[1] = (t / m + 1) / 2;
+  p.at[0] = static_cast<float>((point.s + 1) / 2);
+  p.at[1] = static_cast<float>((point.t + 1) / 2);
   p.at[2] = 0;
-  p.layer = std::min(direction.layer, image_.n_layers / 6 - 1) * 6 + face;
+  p.layer = std::min(direction.layer, image_.n_layers / 6 - 1) * 6 + point.face;
   return p;
+}
+
+float BoundImage::level_of(const Position& p, const Gradient& by_x, const Gradient& by_y) const {
+  const Level& level = image_.levels.front();
+  const double lengths[3] = {1.0 * level.width, 1.0 * level.height, 1.0 * level.depth};
+  const auto in_texels = [&](const Gradient& step) {
+    if (p.is_direction) {
+      const FacePoint move =
+          slope({p.at[0], p.at[1], p.at[2]}, {step.along[0], step.along[1], step.along[2]});
+      return std::hypot(move.s, move.t) / 2 * lengths[0];
+    }
+    double squares = 0;
+    for (uint32_t d = 0; d < p.n_dimensions; ++d) {
+      const double n = double{step.along[d]} * (image_.sampler.normalized ? lengths[d] : 1);
+      squares += n * n;
+    }
+    return std::sqrt(squares);
+  };
+  return static_cast<float>(std::log2(std::max(in_texels(by_x), in_texels(by_y))));
+}
+
+/// What a seamless cubemap has beyond one edge of a face: an element of another one.
+Texel BoundImage::across_edge(size_t which, const int64_t (&index)[3], uint32_t slice) {
+  const double n = image_.levels[which].width;
+  const auto from_index = [n](int64_t i) { return (2 * static_cast<double>(i) + 1) / n - 1; };
+  const FacePoint point =
+      on_cube(direction_of({slice % 6, from_index(index[0]), from_index(index[1])}));
+  const auto to_index = [n](double x) { return static_cast<int64_t>((x + 1) / 2 * n); };
+  const int64_t there[3] = {to_index(point.s), to_index(point.t), 0};
+  return texel(which, there, 2, slice / 6 * 6 + point.face).value_or(Texel{});
 }
 
 }  // namespace software_gpu

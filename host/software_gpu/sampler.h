@@ -22,6 +22,11 @@ struct Position {
   float level = 0;
 };
 
+/// How a position moves from one of a kernel's threads to the next.
+struct Gradient {
+  float along[3] = {};
+};
+
 /// An image whose memory a launch has looked up: nothing outside of it is ever read or written.
 class BoundImage {
  public:
@@ -30,6 +35,8 @@ class BoundImage {
 
   // Without value: the texel lies in memory that is gone.
   std::optional<Texel> sample(const Position& position);
+  /// The level of detail at which the longer of two gradients is one texel long.
+  float level_of(const Position& position, const Gradient& by_x, const Gradient& by_y) const;
   /// Of a table or array without filter: the element with this index.
   std::optional<Texel> fetch(int32_t index);
   /// One channel of the four texels that a linear filter would take, anticlockwise from the lower
@@ -54,6 +61,8 @@ class BoundImage {
   Texel convert(const char* element) const;
   Texel border() const;
   Position on_face(const Position& direction) const;
+  int n_beyond_edges(const int64_t (&index)[3], size_t level) const;
+  Texel across_edge(size_t level, const int64_t (&index)[3], uint32_t slice);
 
   const Image& image_;
   std::vector<uint64_t> n_bytes_;  // of each level, that there are

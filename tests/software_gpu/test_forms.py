@@ -17,7 +17,7 @@ REFUSED = [
     "tex.2d.v4.f32.s32 {f, f, f, f}, [d, {r, r}]",
     "tex.2d.v2.f16x2.f32 {r, r}, [d, {f, f}]",
     "tex.2dms.v4.f32.s32 {f, f, f, f}, [d, {r, r, r, r}]",
-    "tex.grad.cube.v4.f32.f32 {f, f, f, f}, [d, {f, f, f, f}], {f, f, f, f}, {f, f, f, f}",
+    "tex.level.grad.1d.v4.f32.f32 {f, f, f, f}, [d, {f}], {f}, {f}",
     "tex.2d.v4.f32.f32 {f, f, f, f}, [d, {f, f}], {r, r}",
     "tex.2d.v4.f32.f32 {f, f, f, f}, [d, {f}]",
     "tex.2d.v4.f32.f32 {f, f, f}, [d, {f, f}]",
@@ -30,6 +30,7 @@ REFUSED = [
     "sured.b.add.1d.b32.trap [d, {r}], r",
     "suq.memory_layout.b32 r, [d]",
     "ld.global.u32 r, [d, {r}]",
+    "ld.global.v2.u32 {r, r}|p, [d]",
     # matrices
     "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {f, f, f, f}, {r, r}, {r}, {f, f, f, f}",
     "wmma.load.a.sync.aligned.row.m16n16k16.f16 {r, r, r, r, r, r, r, r}, [d]",

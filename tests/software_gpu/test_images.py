@@ -56,7 +56,7 @@ def instruction(form: Form) -> str:
     if form.has("level"):
         text += ", f"
     if form.has("grad"):
-        gradient = vector("f", {"1": 1, "2": 2, "3": 4}[geometry[-2]])
+        gradient = vector("f", {"1": 1, "2": 2}.get(geometry[-2], 4))
         text += f", {gradient}, {gradient}"
     return text
 

@@ -39,6 +39,13 @@ extern "C" __global__ void by_gradient(cudaTextureObject_t t, const float4* at, 
   const float4 p = at[THREAD];
   out[THREAD] = tex2DGrad<float4>(t, p.x, p.y, make_float2(p.z, 0), make_float2(0, p.w));
 }
+// The first gradient is w along z, the other none.
+extern "C" __global__ void on_cube_by_gradient(cudaTextureObject_t t, const float4* at,
+                                               float4* out) {
+  const float4 p = at[THREAD];
+  const float4 step = make_float4(0, 0, p.w, 0), none = make_float4(0, 0, 0, 0);
+  out[THREAD] = texCubemapGrad<float4>(t, p.x, p.y, p.z, step, none);
+}
 extern "C" __global__ void gather_green(cudaTextureObject_t t, const float4* at, float4* out) {
   out[THREAD] = tex2Dgather<float4>(t, at[THREAD].x, at[THREAD].y, 1);
 }

@@ -147,6 +147,19 @@ TEST_CASE("textures, beyond kvgpu: layers and cubemaps") {
   CHECK(read("on_cube", cube, faces, flags) == Floats{0, 5, 11, 13, 17, 20, 3, 23});
   const ArrayOf cubes(FLOAT, 1, 2, 2, 12, CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED);
   write_array(cubes.handle, counting<float>(48));
+  // Beside an edge, between the faces of +x and +z.
+  const ArrayOf numbers(FLOAT, 1, 4, 4, 6, CUDA_ARRAY3D_CUBEMAP);
+  Floats tens;
+  for (int i = 0; i < 6; ++i) tens.insert(tens.end(), 16, 10.0f * static_cast<float>(i));
+  write_array(numbers.handle, tens);
+  for (const bool seamless : {false, true}) {
+    const Texture texture(
+        resource(numbers.handle),
+        sampler(CLAMP, LINEAR, flags | (seamless ? CU_TRSF_SEAMLESS_CUBEMAP : 0)));
+    const std::vector<Vector> edge = {{1, 0, 0.999f}, {1, 0.1f, -0.2f}};
+    check_near(reds(look_up<Vector>(images.function("on_cube"), texture, edge)),
+               {seamless ? 20.0f : 0.0f, 0}, 0.5);
+  }
   CHECK(read("on_cubes", cubes, {{1, 0.5f, 0.5f, 0}, {0.5f, 0.5f, -1, 1}}, flags) == Floats{0, 44});
 }
 
@@ -180,16 +193,17 @@ TEST_CASE("textures, beyond kvgpu: levels of mipmapped arrays") {
         Floats{0, 10, 20, 30, 40, 40, 0});
   how.mipmapFilterMode = LINEAR;
   check_near(read("at_level", at_levels({0.5f, 2.25f, 3.75f})), {5, 22.5f, 37.5f});
-  how.mipmapLevelBias = 1;
-  check_near(read("at_level", at_levels({0, 1.5f})), {10, 25});
-  how.minMipmapLevelClamp = 2;
+  how.minMipmapLevelClamp = 1;
   how.maxMipmapLevelClamp = 3;
-  check_near(read("at_level", at_levels({0, 1.5f, 9})), {20, 25, 30});
-  how.mipmapLevelBias = how.minMipmapLevelClamp = 0;
+  check_near(read("at_level", at_levels({0, 1.5f, 9})), {10, 15, 30});
+  how.minMipmapLevelClamp = 0;
   how.maxMipmapLevelClamp = 100;
   // Steps of two and of four elements of the largest level.
   check_near(read("by_gradient", {{0.5f, 0.5f, 2 / 16.f, 2 / 16.f}, {0.5f, 0.5f, 4 / 16.f, 0}}),
              {10, 20}, 0.2);
+  how.mipmapLevelBias = 1;
+  check_near(read("by_gradient", {{0.5f, 0.5f, 2 / 16.f, 2 / 16.f}}), {20}, 0.2);
+  how.mipmapLevelBias = 0;
   CUDA_RESOURCE_VIEW_DESC view{};
   view.format = CU_RES_VIEW_FORMAT_FLOAT_1X32;
   view.width = view.height = 16;
@@ -200,6 +214,34 @@ TEST_CASE("textures, beyond kvgpu: levels of mipmapped arrays") {
   CUtexObject bad;
   CU_IS(cuTexObjectCreate(&bad, &from, &how, nullptr), CUDA_ERROR_INVALID_VALUE);
   CU(cuMipmappedArrayDestroy(mipmap));
+}
+
+TEST_CASE("textures, beyond kvgpu: levels of a mipmapped cubemap by gradient") {
+  const Gpu gpu;
+  const Images images;
+  const CUDA_ARRAY3D_DESCRIPTOR d{16, 16, 6, FLOAT, 1, CUDA_ARRAY3D_CUBEMAP};
+  CUDA_RESOURCE_DESC from{};
+  from.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+  CU(cuMipmappedArrayCreate(&from.res.mipmap.hMipmappedArray, &d, 3));
+  for (unsigned level = 0; level < 3; ++level) {
+    CUarray array;
+    CU(cuMipmappedArrayGetLevel(&array, from.res.mipmap.hMipmappedArray, level));
+    write_array(array,
+                Floats((16u >> level) * (16u >> level) * 6, 10.0f * static_cast<float>(level)));
+  }
+  CUDA_TEXTURE_DESC how = sampler(CLAMP, POINT, CU_TRSF_NORMALIZED_COORDINATES);
+  how.mipmapFilterMode = LINEAR;
+  how.maxMipmapLevelClamp = 2;
+  {
+    // A face is from -1 to 1: steps of one, two and four elements.
+    const Texture texture(from, how);
+    const auto got = look_up<Vector>(
+        images.function("on_cube_by_gradient"), texture,
+        std::vector<Vector>{
+            {1, 0.1f, 0.1f, 2 / 16.f}, {1, 0.1f, 0.1f, 4 / 16.f}, {-1, 0, 0, 0.5f}});
+    check_near(reds(got), {0, 10, 20}, 0.5);
+  }
+  CU(cuMipmappedArrayDestroy(from.res.mipmap.hMipmappedArray));
 }
 
 TEST_CASE("textures, beyond kvgpu: gathering one channel of four neighbours") {
