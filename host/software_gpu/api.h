@@ -30,4 +30,7 @@ namespace software_gpu {
 /// Takes back one retain of the device's primary context; the last one tears it down.
 [[nodiscard]] CUresult release_primary(Device& device);
 
+/// The copy that CUDA_MEMCPY3D describes, on a stream; waits where host memory is pageable.
+[[nodiscard]] CUresult copy_rows(const CUDA_MEMCPY3D& params, CUstream stream);
+
 }  // namespace software_gpu

@@ -154,23 +154,59 @@ struct Rows {
   uint64_t address, pitch_bytes;
 };
 
-/// The first byte of a side that CUDA_MEMCPY2D describes; arrays are not done.
-CUresult rows_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x_bytes, size_t y,
-                 size_t pitch_bytes, size_t width_bytes, Rows* rows, bool one_row = false) {
-  if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
-  const bool is_host = type == CU_MEMORYTYPE_HOST;
-  if (!is_host && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
+/// What CUDA_MEMCPY3D says of one side.
+struct Place {
+  CUmemorytype type;
+  const void* host;
+  CUdeviceptr device;
+  CUarray array;
+  size_t x_bytes, y, z, pitch_bytes, height;
+};
+
+Place source(const CUDA_MEMCPY3D& p) {
+  return {p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes,
+          p.srcY,          p.srcZ,    p.srcPitch,  p.srcHeight};
+}
+Place destination(const CUDA_MEMCPY3D& p) {
+  return {p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes,
+          p.dstY,          p.dstZ,    p.dstPitch,  p.dstHeight};
+}
+
+CUresult rows_of_array(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Rows* rows) {
+  const auto array = Driver::instance().arrays.find(place.array);
+  if (!array) return CUDA_ERROR_INVALID_VALUE;
+  const size_t element_bytes = array->format.element_bytes();
+  const auto fits = [](size_t first, size_t n, size_t length) {
+    return first <= length && n <= length - first;
+  };
+  if (place.x_bytes % element_bytes != 0 || p.WidthInBytes % element_bytes != 0 ||
+      !fits(place.x_bytes, p.WidthInBytes, array->pitch_bytes()) ||
+      !fits(place.y, p.Height, array->n_rows()) || !fits(place.z, p.Depth, array->n_slices()))
     return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t base = is_host ? address(host) : device;
-  if (base == 0 || (!one_row && pitch_bytes < x_bytes + width_bytes))
+  *rows = {array->address + (place.z + z) * array->slice_bytes() + place.y * array->pitch_bytes() +
+               place.x_bytes,
+           array->pitch_bytes()};
+  return CUDA_SUCCESS;
+}
+
+/// The rows of slice `z` of the copy.
+CUresult rows_of(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Rows* rows) {
+  if (place.type == CU_MEMORYTYPE_ARRAY) return rows_of_array(place, z, p, rows);
+  const bool is_host = place.type == CU_MEMORYTYPE_HOST;
+  if (!is_host && place.type != CU_MEMORYTYPE_DEVICE && place.type != CU_MEMORYTYPE_UNIFIED)
     return CUDA_ERROR_INVALID_VALUE;
-  *rows = {base + y * pitch_bytes + x_bytes, pitch_bytes};
+  const uint64_t base = is_host ? address(place.host) : place.device;
+  const bool one_row = p.Height <= 1 && p.Depth <= 1;
+  if (base == 0 || (!one_row && place.pitch_bytes < place.x_bytes + p.WidthInBytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  const size_t y = place.y + (place.z + z) * place.height;
+  *rows = {base + y * place.pitch_bytes + place.x_bytes, place.pitch_bytes};
   return CUDA_SUCCESS;
 }
 
 Side side_of(CUmemorytype type) {
   if (type == CU_MEMORYTYPE_HOST) return Side::HOST;
-  return type == CU_MEMORYTYPE_DEVICE ? Side::DEVICE : Side::ANY;
+  return type == CU_MEMORYTYPE_UNIFIED ? Side::ANY : Side::DEVICE;
 }
 
 /// The operation of a copy of rows. As a plain copy, every address is looked at again when it runs.
@@ -178,15 +214,11 @@ CUresult rows_operation(Context& context, const CUDA_MEMCPY3D& p, Operation* ope
                         bool* pageable) {
   std::vector<Operation> rows;
   *pageable = false;
-  const bool one_row = p.Height <= 1 && p.Depth <= 1;
+  if (p.srcLOD != 0 || p.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t z = 0; z < p.Depth; ++z) {
     Rows to, from;
-    RETURN_IF_FAILED(rows_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes,
-                             p.dstY + (p.dstZ + z) * p.dstHeight, p.dstPitch, p.WidthInBytes, &to,
-                             one_row));
-    RETURN_IF_FAILED(rows_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes,
-                             p.srcY + (p.srcZ + z) * p.srcHeight, p.srcPitch, p.WidthInBytes, &from,
-                             one_row));
+    RETURN_IF_FAILED(rows_of(destination(p), z, p, &to));
+    RETURN_IF_FAILED(rows_of(source(p), z, p, &from));
     for (size_t y = 0; y < p.Height; ++y) {
       Copy copy;
       RETURN_IF_FAILED(describe(context, to.address + y * to.pitch_bytes, side_of(p.dstMemoryType),
@@ -203,26 +235,6 @@ CUresult rows_operation(Context& context, const CUDA_MEMCPY3D& p, Operation* ope
     return CUDA_SUCCESS;
   };
   return CUDA_SUCCESS;
-}
-
-CUDA_MEMCPY3D one_plane(const CUDA_MEMCPY2D& p) {
-  CUDA_MEMCPY3D copy{};
-  copy.dstMemoryType = p.dstMemoryType;
-  copy.dstHost = p.dstHost;
-  copy.dstDevice = p.dstDevice;
-  copy.dstXInBytes = p.dstXInBytes;
-  copy.dstY = p.dstY;
-  copy.dstPitch = p.dstPitch;
-  copy.srcMemoryType = p.srcMemoryType;
-  copy.srcHost = p.srcHost;
-  copy.srcDevice = p.srcDevice;
-  copy.srcXInBytes = p.srcXInBytes;
-  copy.srcY = p.srcY;
-  copy.srcPitch = p.srcPitch;
-  copy.WidthInBytes = p.WidthInBytes;
-  copy.Height = p.Height;
-  copy.Depth = 1;
-  return copy;
 }
 
 template <class T>
@@ -265,6 +277,19 @@ CUresult software_gpu::make_copy(Context& context, const CUDA_MEMCPY3D& p, Opera
   bool pageable;
   if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_ERROR_INVALID_VALUE;
   return rows_operation(context, p, operation, &pageable);
+}
+
+CUresult software_gpu::copy_rows(const CUDA_MEMCPY3D& p, CUstream handle) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_SUCCESS;
+  Operation operation;
+  bool pageable;
+  RETURN_IF_FAILED(rows_operation(*context, p, &operation, &pageable));
+  return pageable ? submit_and_wait(*context, *stream, std::move(operation))
+                  : context->submit(*stream, std::move(operation));
 }
 
 CUresult software_gpu::make_fill(Context& context, const CUDA_MEMSET_NODE_PARAMS& p,
@@ -325,19 +350,6 @@ SOFTWARE_GPU_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t n
 }
 SOFTWARE_GPU_API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream s) {
   return fill(to, value, n, s);
-}
-SOFTWARE_GPU_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (!p) return CUDA_ERROR_INVALID_VALUE;
-  if (p->WidthInBytes == 0 || p->Height == 0) return CUDA_SUCCESS;
-  Operation operation;
-  bool pageable;
-  RETURN_IF_FAILED(rows_operation(*context, one_plane(*p), &operation, &pageable));
-  return pageable ? submit_and_wait(*context, *stream, std::move(operation))
-                  : context->submit(*stream, std::move(operation));
 }
 SOFTWARE_GPU_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
                                    size_t height, CUstream s) {

@@ -33,18 +33,15 @@ constexpr Attribute ATTRIBUTES[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_PITCH, INT32_MAX},
     {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
     {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1'000'000},
-    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
-    {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1'000'000},
     {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 64},
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
-    {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 0},
@@ -75,7 +72,8 @@ int attribute_value(CUdevice_attribute id, int ordinal) {
   if (id == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) return ordinal;
   for (const Attribute& attribute : ATTRIBUTES)
     if (attribute.id == id) return attribute.value;
-  return 0;  // what this implementation does not do, and attributes that were withdrawn
+  return image_limit(
+      id);  // 0: what this implementation does not do, and attributes that were withdrawn
 }
 
 CUresult find(CUdevice ordinal, Device** device) {

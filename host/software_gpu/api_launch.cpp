@@ -5,6 +5,7 @@
 
 #include "api.h"
 #include "engine.h"
+#include "texture_reference.h"
 
 using namespace software_gpu;
 
@@ -108,8 +109,9 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
   RETURN_IF_FAILED(gather(*kernel->function, values, extra, &parameters));
   operation->type = CU_GRAPH_NODE_TYPE_KERNEL;
   operation->params = kernel_params(handle, *kernel->function, configuration, parameters);
-  operation->run = [configuration, parameters = std::move(parameters), function = kernel->function,
-                    module = kernel->owner->module](Context& c) {
+  auto images = images_of(*kernel->owner);
+  operation->run = [configuration, images, parameters = std::move(parameters),
+                    function = kernel->function, module = kernel->owner->module](Context& c) {
     auto launch = std::make_shared<Launch>();
     if (module->uses_heap) RETURN_IF_FAILED(c.find_heap(&launch->heap));
     launch->entry = function;
@@ -125,6 +127,8 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
     launch->id = next_launch_id.fetch_add(1);
     launch->parameters = parameters;
     launch->memory = memory.snapshot();
+    launch->images = images;
+    launch->images.push_back(Driver::instance().images.all());
     launch->module = module.get();
     launch->printed = &c.printed;
     const CUresult result = run_launch(launch);

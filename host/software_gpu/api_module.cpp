@@ -8,6 +8,7 @@
 #include "fatbin.h"
 #include "log.h"
 #include "module_loader.h"
+#include "texture_reference.h"
 
 using namespace software_gpu;
 
@@ -78,6 +79,7 @@ CUresult load(const void* image, unsigned n_options, CUjit_option* options, void
     loaded->kernels[name] = kernel;
     Driver::instance().kernels.add(kernel);
   }
+  add_references(*loaded);
   *out = loaded.get();
   Driver::instance().modules.add(std::move(loaded));
   return CUDA_SUCCESS;
@@ -94,6 +96,7 @@ CUresult unload(const void* handle) {
   context->printed.flush();
   if (!driver.modules.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
   for (const auto& [name, kernel] : module->kernels) driver.kernels.take(kernel.get());
+  forget_references(*module);
   return CUDA_SUCCESS;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device_heap.h"
+#include "image.h"
 #include "memory.h"
 #include "program.h"
 
@@ -45,6 +46,7 @@ struct Launch {
   uint64_t id = 0;
   std::vector<uint64_t> parameters;  // the parameter buffer, as words for its alignment
   std::shared_ptr<const Snapshot> memory;
+  std::vector<std::shared_ptr<const ImageTable>> images;  // the first that has a handle counts
   const Module* module = nullptr;
   PrintBuffer* printed = nullptr;
   std::shared_ptr<DeviceHeap> heap;  // of modules that call malloc or free

@@ -139,6 +139,7 @@ std::shared_ptr<Stream> Context::stream_of(CUstream handle) {
 
 void Context::reset() {
   streams.clear();
+  forget_arrays(*this);
   clear_sticky_error();
   {
     std::lock_guard lock(per_thread_mutex);

@@ -10,11 +10,13 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "array.h"
 #include "block.h"
 #include "device_heap.h"
 #include "graph.h"
 #include "graph_memory.h"
 #include "green_context.h"
+#include "image.h"
 #include "memory.h"
 #include "program.h"
 #include "stream.h"
@@ -61,6 +63,8 @@ class Table {
 };
 
 struct LoadedModule;
+struct SurfaceReference;
+struct TextureReference;
 
 /// What CUfunction and CUkernel point to.
 struct Kernel {
@@ -78,6 +82,8 @@ struct LoadedModule {
   Memory* memory = nullptr;
   std::shared_ptr<Module> module;
   std::map<std::string, std::shared_ptr<Kernel>, std::less<>> kernels;
+  std::map<std::string, std::shared_ptr<TextureReference>, std::less<>> texture_references;
+  std::map<std::string, std::shared_ptr<SurfaceReference>, std::less<>> surface_references;
 };
 
 struct Device;
@@ -176,6 +182,11 @@ struct Driver {
   Table<GraphExec> graph_execs;
   Table<MemPool> pools;
   Table<UserObject> user_objects;
+  Table<Array> arrays;  // levels of mipmapped ones, too
+  Table<MipmappedArray> mipmapped_arrays;
+  Images images;
+  Table<TextureReference> texture_references;
+  Table<SurfaceReference> surface_references;
 
  private:
   std::mutex mutex_;

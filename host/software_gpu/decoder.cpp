@@ -24,6 +24,8 @@ const OperationTable& operation_table() {
     add_atomic_operations(&result);
     add_warp_operations(&result);
     add_control_operations(&result);
+    add_texture_operations(&result);
+    add_surface_operations(&result);
     return result;
   }();
   return table;
@@ -260,10 +262,15 @@ void FunctionDecoder::address(const ptx::Operand& operand, Instruction* out) {
 }
 
 uint32_t FunctionDecoder::add_vector(const ptx::Operand& operand, Type type, bool is_destination) {
+  if (!operand.second_name.empty()) fail("a vector with a second destination");
   std::vector<Row> rows;
   rows.reserve(operand.elements.size());
   for (const ptx::Operand& element : operand.elements)
     rows.push_back(is_destination ? destination(element) : value(element, type));
+  return add_vector(std::move(rows));
+}
+
+uint32_t FunctionDecoder::add_vector(std::vector<Row> rows) {
   out_->vectors.push_back(std::move(rows));
   return static_cast<uint32_t>(out_->vectors.size() - 1);
 }

@@ -60,6 +60,7 @@ class FunctionDecoder {
   void address(const ptx::Operand& operand, Instruction* out);
   const Symbol* find(std::string_view name) const;
   uint32_t add_vector(const ptx::Operand& operand, Type type, bool is_destination);
+  uint32_t add_vector(std::vector<Row> rows);
   uint32_t add_call(Call call);
   const std::vector<std::string_view>& targets(std::string_view label) const;
   void fix_branch(std::string_view label, uint32_t line);
@@ -135,5 +136,7 @@ void add_memory_operations(OperationTable*);
 void add_atomic_operations(OperationTable*);
 void add_warp_operations(OperationTable*);
 void add_control_operations(OperationTable*);
+void add_texture_operations(OperationTable*);
+void add_surface_operations(OperationTable*);
 
 }  // namespace software_gpu

@@ -21,7 +21,7 @@ constexpr uint64_t GUARD_BYTES = 64 << 10;
 uint64_t page_up(uint64_t bytes) { return (bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1); }
 
 bool counts_as_device(MemoryKind kind) {
-  return kind == MemoryKind::DEVICE || kind == MemoryKind::MODULE;
+  return kind == MemoryKind::DEVICE || kind == MemoryKind::MODULE || kind == MemoryKind::ARRAY;
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 namespace software_gpu {
 
-enum class MemoryKind : uint8_t { DEVICE, MODULE, HOST, REGISTERED };
+enum class MemoryKind : uint8_t { DEVICE, MODULE, ARRAY, HOST, REGISTERED };
 
 struct Allocation {
   uint64_t base = 0;
@@ -56,7 +56,7 @@ class Memory {
   [[nodiscard]] CUresult add(std::shared_ptr<Allocation> allocation);
   mutable std::mutex mutex_;
   const uint64_t total_bytes_;
-  uint64_t used_bytes_ = 0;  // DEVICE and MODULE
+  uint64_t used_bytes_ = 0;  // DEVICE, MODULE and ARRAY
   uint64_t next_id_ = 1;
   std::map<uint64_t, std::shared_ptr<const Allocation>> by_base_;
   std::shared_ptr<const Snapshot> snapshot_;  // null: out of date

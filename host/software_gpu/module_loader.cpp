@@ -45,6 +45,7 @@ class Loader {
       for (auto& [key, symbol] : symbols_)
         if (symbol.kind == Symbol::Kind::GLOBAL) symbol.value += base;
       for (auto& [name, global] : module_->globals) global.address += base;
+      for (auto& [name, reference] : module_->references) reference.address += base;
     }
     try {
       declare_functions();
@@ -133,7 +134,10 @@ class Loader {
         throw ptx::Error(variable.line, "variables of too many bytes");
       if (variable.space == "const") module_->constant_bytes += n_bytes;
       const Global global{symbol.value, n_bytes};
-      if (variable.linkage == ptx::Linkage::LOCAL)
+      if (variable.reference != ptx::Variable::Reference::NONE)
+        module_->references[std::string(variable.name)] = {
+            symbol.value, variable.reference == ptx::Variable::Reference::SURFACE};
+      else if (variable.linkage == ptx::Linkage::LOCAL)
         module_->globals.emplace(variable.name, global);
       else
         module_->globals[std::string(variable.name)] = global;

@@ -195,7 +195,8 @@ void set_access(Decoding& d, Access access, Type type) {
 bool decode_parameter_access(Decoding& d, const Handlers& handlers, Type type, bool is_load) {
   const ptx::Operand& address = d.operand(is_load ? 0 + 1 : 0);
   const ptx::Operand& value = d.operand(is_load ? 0 : 1);
-  const Symbol* symbol = address.name.empty() ? nullptr : d.decoder.find(address.name);
+  const bool has_name = address.kind != ptx::Operand::Kind::TEXEL && !address.name.empty();
+  const Symbol* symbol = has_name ? d.decoder.find(address.name) : nullptr;
   if (!symbol ||
       (symbol->kind != Symbol::Kind::ENTRY_PARAMETER && symbol->kind != Symbol::Kind::ROWS))
     return false;

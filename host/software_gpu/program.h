@@ -65,7 +65,7 @@ struct Instruction {
   Row dst = NO_ROW, dst2 = NO_ROW;
   Row a = NO_ROW, b = NO_ROW, c = NO_ROW, d = NO_ROW;
   int64_t imm = 0;      // byte offset of an address
-  uint32_t target = 0;  // BRANCH: instruction index
+  uint32_t target = 0;  // BRANCH: instruction index; sured: which reduction
   uint32_t line = 0;    // of the PTX
   SourcePlace source;
   uint32_t extra = 0;  // index into Function::calls, ::vectors or ::tables
@@ -157,9 +157,16 @@ struct Global {
   uint64_t address = 0, size_bytes = 0;
 };
 
+/// A texture or surface reference: kernels name it by its address.
+struct Reference {
+  uint64_t address = 0;
+  bool is_surface = false;
+};
+
 struct Module {
   std::map<std::string, std::unique_ptr<Function>, std::less<>> functions;
   std::map<std::string, Global, std::less<>> globals;
+  std::map<std::string, Reference, std::less<>> references;
   std::map<uint32_t, std::string> files;  // that instructions name as their source
   void* memory = nullptr;                 // of all variables in global and constant space
   uint64_t memory_bytes = 0, constant_bytes = 0;

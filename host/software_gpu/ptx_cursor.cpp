@@ -88,6 +88,10 @@ Operand Cursor::address() {
   } else {
     result.value = integer();
   }
+  if (accept(",")) {
+    result.kind = Operand::Kind::TEXEL;
+    result.elements = is("{") ? list().elements : std::vector<Operand>{scalar()};
+  }
   expect("]");
   return result;
 }
@@ -100,6 +104,7 @@ Operand Cursor::list() {
     result.elements.push_back(scalar());
     accept(",");
   }
+  if (vector && accept("|")) result.second_name = word();
   return result;
 }
 

@@ -119,6 +119,8 @@ class Parser : private Cursor {
         result.n_vector = 2;
       else if (text == "v4")
         result.n_vector = 4;
+      else if (text == "texref" || text == "surfref")
+        reference(text, &result);
       else if (text == "attribute")
         skip_past(")");
       else if (text == "ptr" || text == "global" || text == "const" || text == "shared" ||
@@ -131,6 +133,13 @@ class Parser : private Cursor {
     result.name = word();
     declarator(&result);
     return result;
+  }
+
+  void reference(std::string_view kind, Variable* variable) {
+    if (variable->space != "global") fail("a reference that is no global variable");
+    variable->type = Type::B64;
+    variable->reference =
+        kind == "texref" ? Variable::Reference::TEXTURE : Variable::Reference::SURFACE;
   }
 
   uint32_t alignment() {
@@ -150,6 +159,8 @@ class Parser : private Cursor {
       if (variable->n_elements > MAX_ELEMENTS) fail("too many elements");
       expect("]");
     }
+    if (variable->reference != Variable::Reference::NONE && (is("=") || variable->is_array))
+      fail("references in arrays, or with values, are not supported");
     if (accept("=")) {
       initialiser_list(variable);
       if (variable->is_array && variable->n_elements == 0)

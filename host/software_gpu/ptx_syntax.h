@@ -25,13 +25,13 @@ struct NewerVersion : Error {
 };
 
 struct Operand {
-  enum class Kind { NAME, INTEGER, F32, F64, ADDRESS, VECTOR, LIST };
+  enum class Kind { NAME, INTEGER, F32, F64, ADDRESS, TEXEL, VECTOR, LIST };
   Kind kind = Kind::NAME;
-  std::string_view name;          // NAME; ADDRESS: base register or symbol, empty if none
-  std::string_view second_name;   // "a|b"
+  std::string_view name;          // NAME; ADDRESS, TEXEL: base register or symbol, empty if none
+  std::string_view second_name;   // "a|b", "{…}|b"
   int64_t value = 0;              // INTEGER; F32/F64: the bits; ADDRESS: offset in bytes
   bool negated = false;           // "!%p"
-  std::vector<Operand> elements;  // VECTOR {...} and LIST (...)
+  std::vector<Operand> elements;  // VECTOR {...}, LIST (...), coordinates of TEXEL [a, {...}]
 };
 
 struct Instruction {
@@ -56,10 +56,12 @@ struct Initialiser {
 };
 
 struct Variable {
+  enum class Reference { NONE, TEXTURE, SURFACE };
   uint32_t line = 0;
   std::string_view space;  // "reg", "global", "const", "shared", "local", "param"
   std::string_view name;
-  Type type = Type::NONE;
+  Type type = Type::NONE;  // of a reference: that of its handle
+  Reference reference = Reference::NONE;
   uint32_t n_vector = 1;
   uint32_t align_bytes = 0;  // 0: natural
   uint64_t n_elements = 1;

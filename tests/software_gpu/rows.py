@@ -20,6 +20,7 @@ SIZES = {
     "f32": 32,
     "f64": 64,
 }
+IMAGES = {"tex", "tld4", "txq", "suld", "sust", "sured", "suq"}  # of textures and surfaces
 IMMEDIATES = {"lop3": ("150", "232", "27", "0", "255")}
 
 
@@ -59,6 +60,10 @@ class Row:
     @property
     def name(self) -> str:
         return "_".join(self.form.replace("|", "-").split())[:60]
+
+    @property
+    def opcodes(self) -> set[str]:
+        return set(self.form.split()[0].split("|"))
 
     def forms(self) -> list[Form]:
         opcodes, *words = self.form.split()

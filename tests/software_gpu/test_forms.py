@@ -13,11 +13,24 @@ from software_gpu.gpu import INVALID_PTX, ROOT, CudaError, gpu
 from software_gpu.rows import rows
 
 REFUSED = [
-    # textures and surfaces
-    "tex.2d.v4.f32.f32 {f, f, f, f}, [d, {f, f}]",
-    "tld4.r.2d.v4.f32.f32 {f, f, f, f}, [d, {f, f}]",
-    "suld.b.1d.b32.trap {r}, [d, {r}]",
-    "txq.width.b32 r, [d]",
+    # textures and surfaces: what CUDA C++ does not make
+    "tex.2d.v4.f32.s32 {f, f, f, f}, [d, {r, r}]",
+    "tex.2d.v2.f16x2.f32 {r, r}, [d, {f, f}]",
+    "tex.2dms.v4.f32.s32 {f, f, f, f}, [d, {r, r, r, r}]",
+    "tex.level.grad.1d.v4.f32.f32 {f, f, f, f}, [d, {f}], {f}, {f}",
+    "tex.2d.v4.f32.f32 {f, f, f, f}, [d, {f, f}], {r, r}",
+    "tex.2d.v4.f32.f32 {f, f, f, f}, [d, {f}]",
+    "tex.2d.v4.f32.f32 {f, f, f}, [d, {f, f}]",
+    "tex.2d.v4.f32.f32 {f, f, f, f}, [d, d, {f, f}]",
+    "tld4.r.cube.v4.f32.f32 {f, f, f, f}, [d, {f, f, f, f}]",
+    "txq.channel_order.b32 r, [d]",
+    "txq.filter_mode.b32 r, [d]",
+    "suld.p.1d.v4.b32.trap {r, r, r, r}, [d, {r}]",
+    "sust.p.1d.v4.b32.trap [d, {r}], {r, r, r, r}",
+    "sured.b.add.1d.b32.trap [d, {r}], r",
+    "suq.memory_layout.b32 r, [d]",
+    "ld.global.u32 r, [d, {r}]",
+    "ld.global.v2.u32 {r, r}|p, [d]",
     # matrices
     "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {f, f, f, f}, {r, r}, {r}, {f, f, f, f}",
     "wmma.load.a.sync.aligned.row.m16n16k16.f16 {r, r, r, r, r, r, r, r}, [d]",
