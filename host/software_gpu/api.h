@@ -24,4 +24,21 @@ namespace software_gpu {
 /// After a wait: print, then the error that the work may have left.
 [[nodiscard]] CUresult finish_wait(Context& context);
 
+/// True of what cuMemAlloc made: nothing else has legacy handles for other processes.
+inline bool is_ipc_capable(const Allocation& allocation) {
+  return allocation.kind == MemoryKind::DEVICE && !allocation.pool;
+}
+
+/// True of what cuMemPoolImportPointer made, which is freed as if it were this process's.
+inline bool is_pool_import(const Allocation& allocation) {
+  return allocation.kind == MemoryKind::IMPORTED && allocation.pool;
+}
+
+// Shareable handles of the type POSIX_FILE_DESCRIPTOR.
+[[nodiscard]] CUresult export_descriptor(const SharedFile& file, void* shareable);
+/// CUDA passes the number itself in place of a pointer.
+inline int descriptor_of(const void* shareable) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+}
+
 }  // namespace software_gpu

@@ -8,14 +8,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
+#include "advice.h"
 #include "block.h"
 #include "graph.h"
 #include "graph_memory.h"
 #include "memory.h"
 #include "program.h"
 #include "stream.h"
+#include "virtual_memory.h"
 
 namespace software_gpu {
 
@@ -99,6 +102,8 @@ struct Context {
   /// Wait for all work of all streams.
   void drain();
   std::shared_ptr<Stream> stream_of(CUstream handle);
+  /// What kernels may touch: the memory of the device, and what it reaches of other devices'.
+  std::shared_ptr<const Snapshot> visible_memory();
   /// Make every handle invalid; the caller has drained.
   void reset();
 
@@ -111,6 +116,8 @@ struct Context {
   std::vector<Point> orphans;                      // ends of destroyed streams, under order_mutex
   PrintBuffer printed;
   std::map<CUlimit, size_t> limits;
+  std::mutex peers_mutex;
+  std::set<const Context*> peers;  // whose memory kernels reach; under its mutex
   unsigned flags = 0;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
@@ -124,17 +131,22 @@ struct Context {
 struct MemPool : std::enable_shared_from_this<MemPool> {
   MemPool(Device& device_, uint64_t max_bytes_) : device(device_), max_bytes(max_bytes_) {}
   /// Gives the bytes back when the last copy of it is gone. Null: the pool is full.
-  std::shared_ptr<void> charge(uint64_t n_bytes);
+  std::shared_ptr<MemPool> charge(uint64_t n_bytes);
   Device& device;
   const uint64_t max_bytes;  // 0: no limit
   std::mutex mutex;          // of what follows
   uint64_t used_bytes = 0, high_bytes = 0, release_threshold = 0;
   std::map<CUmemPool_attribute, bool> flags;
+  std::set<const Device*> guests;  // other devices that reach its memory
+  /// Of a pool that can be exported. Null: its memory is of the device's files.
+  std::shared_ptr<FileMemory> files;
+  std::shared_ptr<const SharedFile> file;
+  bool is_imported = false;  // it gives no memory
 };
 
 struct Device {
   Device(int ordinal_, uint64_t memory_bytes)
-      : ordinal(ordinal_), memory(memory_bytes), context(*this) {}
+      : ordinal(ordinal_), memory(ordinal_, memory_bytes), context(*this) {}
   const int ordinal;
   Memory memory;
   GraphMemories graph_memories{memory};
@@ -145,6 +157,19 @@ struct Device {
   Context context;
 };
 
+/// What a copy may name: the memory of all devices, as copies need no peer access.
+class AllMemory {
+ public:
+  /// Where two devices see the same memory, `first` says what may be done with it.
+  explicit AllMemory(Device& first);
+  bool covers(uint64_t address, uint64_t size_bytes, bool to_write) const;
+  /// False for the pageable memory of the host only.
+  bool is_known(uint64_t address) const;
+
+ private:
+  std::vector<std::shared_ptr<const Snapshot>> snapshots_;
+};
+
 /// Everything of the process. Never destroyed: driver threads may outlive main().
 struct Driver {
   static Driver& instance();
@@ -153,6 +178,12 @@ struct Driver {
   bool initialise();
   Device* device(CUdevice ordinal);
   Device* device_of(uint64_t address);
+  /// Memory of any device; `device` is the first that sees it.
+  std::shared_ptr<const Allocation> find(uint64_t address, Device** device = nullptr);
+  /// Memory that the host and all devices reach.
+  [[nodiscard]] CUresult allocate_managed(Memory& memory, uint64_t size_bytes, unsigned flags,
+                                          uint64_t* address);
+  [[nodiscard]] CUresult release_managed(uint64_t address);
   std::vector<std::unique_ptr<Device>> devices;
   Table<Context> contexts;  // those of cuCtxCreate
   Table<Event> events;
@@ -162,6 +193,8 @@ struct Driver {
   Table<GraphExec> graph_execs;
   Table<MemPool> pools;
   Table<UserObject> user_objects;
+  VirtualMemory virtual_memory;
+  Advices advices;
 
  private:
   std::mutex mutex_;
