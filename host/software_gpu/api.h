@@ -24,13 +24,31 @@ namespace software_gpu {
 /// After a wait: print, then the error that the work may have left.
 [[nodiscard]] CUresult finish_wait(Context& context);
 
-/// Sets the time of an event's record.
-[[nodiscard]] Operation stamp(const std::shared_ptr<Event::Record>& record);
+/// Sets the time of an event's record; `recording`: of an interprocess event, held until it has run.
+[[nodiscard]] Operation stamp(const std::shared_ptr<Event::Record>& record,
+                              std::shared_ptr<void> recording = nullptr);
 
 /// Takes back one retain of the device's primary context; the last one tears it down.
 [[nodiscard]] CUresult release_primary(Device& device);
 
 /// The copy that CUDA_MEMCPY3D describes, on a stream; waits where host memory is pageable.
 [[nodiscard]] CUresult copy_rows(const CUDA_MEMCPY3D& params, CUstream stream);
+
+/// True of what cuMemAlloc made: nothing else has legacy handles for other processes.
+inline bool is_ipc_capable(const Allocation& allocation) {
+  return allocation.kind == MemoryKind::DEVICE && !allocation.pool;
+}
+
+/// True of what cuMemPoolImportPointer made, which is freed as if it were this process's.
+inline bool is_pool_import(const Allocation& allocation) {
+  return allocation.kind == MemoryKind::IMPORTED && allocation.pool;
+}
+
+// Shareable handles of the type POSIX_FILE_DESCRIPTOR.
+[[nodiscard]] CUresult export_descriptor(const SharedFile& file, void* shareable);
+/// CUDA passes the number itself in place of a pointer.
+inline int descriptor_of(const void* shareable) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+}
 
 }  // namespace software_gpu

@@ -25,7 +25,15 @@ void tear_down(Context& context) {
     driver.modules.take(module.get());
   }
   context.reset();
-  context.device.memory.release_all(&context);
+  const auto forget_peer = [&](Context& other) {
+    std::lock_guard lock(other.peers_mutex);
+    other.peers.erase(&context);
+  };
+  for (const auto& device : driver.devices) {
+    device->memory.release_all(&context);
+    forget_peer(device->context);
+  }
+  for (const auto& other : driver.contexts.all()) forget_peer(*other);
 }
 
 size_t default_limit(CUlimit limit) {

@@ -13,12 +13,6 @@ constexpr size_t MAX_STAGED_BYTES = 1 << 20;
 
 enum class Side { DEVICE, HOST, ANY };
 
-bool fits(Context& context, uint64_t address, size_t n_bytes, Side side) {
-  const auto allocation = context.device.memory.find(address);
-  if (!allocation) return side != Side::DEVICE;
-  return n_bytes <= allocation->size_bytes - (address - allocation->base);
-}
-
 struct Copy {
   uint64_t to, from;
   size_t n_bytes;
@@ -28,23 +22,26 @@ struct Copy {
 CUresult describe(Context& context, uint64_t to, Side to_side, uint64_t from, Side from_side,
                   size_t n_bytes, Copy* copy) {
   if (n_bytes != 0 && (to == 0 || from == 0)) return CUDA_ERROR_INVALID_VALUE;
-  if (n_bytes != 0 &&
-      (!fits(context, to, n_bytes, to_side) || !fits(context, from, n_bytes, from_side)))
-    return CUDA_ERROR_INVALID_VALUE;
-  *copy = {to, from, n_bytes, context.device.memory.find(to) != nullptr,
-           context.device.memory.find(from) != nullptr};
-  return CUDA_SUCCESS;
+  const AllMemory memory(context.device);
+  *copy = {to, from, n_bytes, memory.is_known(to), memory.is_known(from)};
+  const auto fits = [&](uint64_t address, bool known, Side side, bool to_write) {
+    return known ? memory.covers(address, n_bytes, to_write) : side != Side::DEVICE;
+  };
+  return n_bytes == 0 || (fits(to, copy->to_known, to_side, true) &&
+                          fits(from, copy->from_known, from_side, false))
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 Operation copy_operation(const Copy& copy) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
   operation.run = [copy](Context& context) {
-    const auto hold = context.device.memory.snapshot();
-    const auto gone = [&](uint64_t address, bool known) {
-      return known && copy.n_bytes != 0 && !hold->find(address);
+    const AllMemory hold(context.device);
+    const auto gone = [&](uint64_t address, bool known, bool to_write) {
+      return known && copy.n_bytes != 0 && !hold.covers(address, copy.n_bytes, to_write);
     };
-    if (gone(copy.to, copy.to_known) || gone(copy.from, copy.from_known))
+    if (gone(copy.to, copy.to_known, true) || gone(copy.from, copy.from_known, false))
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     memmove(reinterpret_cast<void*>(copy.to), reinterpret_cast<const void*>(copy.from),
             copy.n_bytes);
@@ -135,13 +132,13 @@ CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   if (pointer % sizeof(T) != 0 || n > SIZE_MAX / sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
-  if (n != 0 && !context->device.memory.contains(pointer, n * sizeof(T)))
+  if (n != 0 && !AllMemory(context->device).covers(pointer, n * sizeof(T), true))
     return CUDA_ERROR_INVALID_VALUE;
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEMSET;
   operation.run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (n != 0 && !hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const AllMemory hold(c.device);
+    if (n != 0 && !hold.covers(pointer, n * sizeof(T), true)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::fill_n(reinterpret_cast<T*>(pointer), n, value);
     return CUDA_SUCCESS;
   };
@@ -244,12 +241,12 @@ CUresult make_fill_rows(Context& context, CUdeviceptr pointer, size_t pitch_byte
       (height > 1 && pitch_bytes < width * sizeof(T)))
     return CUDA_ERROR_INVALID_VALUE;
   const size_t n_bytes = pitch_bytes * (height - 1) + width * sizeof(T);
-  if (!context.device.memory.contains(pointer, n_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!AllMemory(context.device).covers(pointer, n_bytes, true)) return CUDA_ERROR_INVALID_VALUE;
   operation->type = CU_GRAPH_NODE_TYPE_MEMSET;
   operation->params = fill_params({pointer, pitch_bytes, value, sizeof(T), width, height});
   operation->run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (!hold->find(pointer)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const AllMemory hold(c.device);
+    if (!hold.covers(pointer, n_bytes, true)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     for (size_t y = 0; y < height; ++y)
       std::fill_n(reinterpret_cast<T*>(pointer + y * pitch_bytes), width, value);
     return CUDA_SUCCESS;

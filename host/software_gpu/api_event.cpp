@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events, and waiting for them.
 #include "api.h"
+#include "shared_event.h"
 
 using namespace software_gpu;
 
-Operation software_gpu::stamp(const std::shared_ptr<Event::Record>& record) {
+Operation software_gpu::stamp(const std::shared_ptr<Event::Record>& record,
+                              std::shared_ptr<void> recording) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-  operation.run = [record](Context&) {
+  operation.run = [record, recording = std::move(recording)](Context&) {
     record->time_ns.store(now_ns(), std::memory_order_release);
     return CUDA_SUCCESS;
   };
@@ -32,6 +34,7 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
   if (&event->context != context) return CUDA_ERROR_INVALID_HANDLE;
   {
     std::lock_guard lock(context->order_mutex);
+    if (stream->capture && event->shared) return CUDA_ERROR_NOT_SUPPORTED;
     if (stream->capture && (flags & CU_EVENT_RECORD_EXTERNAL) == 0) {
       if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       event->capture = stream->capture;
@@ -39,8 +42,10 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
       return CUDA_SUCCESS;
     }
   }
+  std::shared_ptr<void> recording;
+  if (event->shared) recording = event->shared->record();
   auto fresh = std::make_shared<Event::Record>();
-  RETURN_IF_FAILED(context->submit(*stream, stamp(fresh), &fresh->point));
+  RETURN_IF_FAILED(context->submit(*stream, stamp(fresh, std::move(recording)), &fresh->point));
   std::lock_guard lock(context->order_mutex);
   event->capture.reset();
   event->capture_front.clear();
@@ -97,8 +102,13 @@ SOFTWARE_GPU_API cuEventCreate(CUevent* handle, unsigned flags) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (!handle || flags > 7) return CUDA_ERROR_INVALID_VALUE;
-  if (flags & CU_EVENT_INTERPROCESS) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool interprocess = flags & CU_EVENT_INTERPROCESS;
+  if (interprocess && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
   auto event = std::make_shared<Event>(*context, flags);
+  if (interprocess) {
+    event->shared = SharedEvent::create(context->device.ordinal);
+    if (!event->shared) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   *handle = reinterpret_cast<CUevent>(event.get());
   Driver::instance().events.add(std::move(event));
   return CUDA_SUCCESS;
@@ -118,6 +128,8 @@ SOFTWARE_GPU_API cuEventQuery(CUevent handle) {
   RETURN_IF_FAILED(last_record(*context, *event, &last));
   RETURN_IF_FAILED(check_capture_safe(*context));
   if (last && !last->point.reached()) return CUDA_ERROR_NOT_READY;
+  if (event->shared && !event->shared->has_happened(event->shared->last_recording()))
+    return CUDA_ERROR_NOT_READY;
   return context->sticky_error();
 }
 
@@ -130,6 +142,7 @@ SOFTWARE_GPU_API cuEventSynchronize(CUevent handle) {
   RETURN_IF_FAILED(last_record(*context, *event, &last));
   RETURN_IF_FAILED(check_capture_safe(*context));
   if (last) last->point.wait();
+  if (event->shared) event->shared->wait(event->shared->last_recording());
   return finish_wait(*context);
 }
 
@@ -158,6 +171,7 @@ SOFTWARE_GPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
   std::shared_ptr<Event::Record> last;
   {
     std::lock_guard lock(context->order_mutex);
+    if (stream->capture && event->shared) return CUDA_ERROR_NOT_SUPPORTED;
     if (event->capture) return join_capture(*stream, *event);
     if (stream->capture && (flags & CU_EVENT_WAIT_EXTERNAL) == 0) {
       stream->capture->invalid = true;
@@ -165,11 +179,13 @@ SOFTWARE_GPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
     }
     last = event->last;
   }
-  if (!last) return CUDA_SUCCESS;
+  if (!last && !event->shared) return CUDA_SUCCESS;
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-  operation.run = [point = last->point](Context&) {
+  operation.run = [point = last ? last->point : Point{}, shared = event->shared,
+                   recording = event->shared ? event->shared->last_recording() : 0](Context&) {
     point.wait();
+    if (shared) shared->wait(recording);
     return CUDA_SUCCESS;
   };
   return context->submit(*stream, std::move(operation));

@@ -33,6 +33,7 @@ namespace {
 CUresult find_event(CUevent handle, CUgraphNodeType type, Operation* operation) {
   auto event = Driver::instance().events.find(handle);
   if (!event) return CUDA_ERROR_INVALID_VALUE;
+  if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
   auto params = std::make_shared<NodeParams>();
   params->event = std::move(event);
   operation->type = type;

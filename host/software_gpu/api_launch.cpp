@@ -126,7 +126,7 @@ CUresult make_launch(CUfunction handle, const Configuration& configuration, void
           memory.allocate(GRID_WORKSPACE_BYTES, MemoryKind::MODULE, 0, &launch->grid_workspace));
     launch->id = next_launch_id.fetch_add(1);
     launch->parameters = parameters;
-    launch->memory = memory.snapshot();
+    launch->memory = c.visible_memory();
     launch->images = images;
     launch->images.push_back(Driver::instance().images.all());
     launch->module = module.get();

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocation, page-locked memory and questions about pointers.
-#include <cstring>
-
+// Allocation and page-locked memory.
 #include "api.h"
 
 using namespace software_gpu;
@@ -26,65 +24,28 @@ CUresult release(uint64_t address, MemoryKind first, MemoryKind second, CUresult
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   RETURN_IF_FAILED(check_capture_safe(*context));
-  const auto allocation = context->device.memory.find(address);
+  Device* device;
+  const auto allocation = Driver::instance().find(address, &device);
   if (!allocation || allocation->base != address) return unknown;
   context->drain();
-  if (context->device.memory.release(address, first, second) != CUDA_SUCCESS) return unknown;
+  if (device != &context->device) device->context.drain();
+  if (device->memory.release(address, first, second) != CUDA_SUCCESS) return unknown;
   return finish_wait(*context);
 }
 
-CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer,
-                           const Device& device, const Allocation& allocation) {
-  const auto answer = [&]<class T>(T value) {
-    memcpy(data, static_cast<const void*>(&value), sizeof(T));
-    return CUDA_SUCCESS;
-  };
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return answer(&device.context);
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      return answer(
-          static_cast<unsigned>(is_host(allocation) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return answer(pointer);
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!is_host(allocation)) return CUDA_ERROR_INVALID_VALUE;
-      return answer(pointer);
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return answer(0u);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return answer(static_cast<unsigned long long>(allocation.buffer_id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return answer(0u);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return answer(device.ordinal);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return answer(0u);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return answer(allocation.base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return answer(static_cast<size_t>(allocation.size_bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      return answer(1u);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return answer(0ull);
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      return answer(0u);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return answer(static_cast<void*>(nullptr));
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return answer(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return answer(static_cast<size_t>(allocation.mapped_bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return answer(allocation.base);
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      return answer(static_cast<unsigned long long>(allocation.buffer_id));
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      return answer(0u);
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
+/// Every device may use it.
+CUresult release_managed(uint64_t address) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  Driver& driver = Driver::instance();
+  const auto allocation = driver.find(address);
+  const bool is_variable = allocation && allocation->flags == 0;
+  if (!allocation || allocation->base != address || is_variable) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& device : driver.devices) device->context.drain();
+  context->drain();
+  RETURN_IF_FAILED(driver.release_managed(address));
+  return finish_wait(*context);
 }
 
 }  // namespace
@@ -117,7 +78,24 @@ SOFTWARE_GPU_API cuMemFree_v2(CUdeviceptr pointer) {
     if (!device->graph_memories.free(*of_graph)) return CUDA_ERROR_INVALID_VALUE;
     return cuCtxSynchronize();
   }
-  return release(pointer, MemoryKind::DEVICE, MemoryKind::DEVICE, CUDA_ERROR_INVALID_VALUE);
+  const auto allocation = Driver::instance().find(pointer);
+  if (allocation && allocation->kind == MemoryKind::MANAGED) return release_managed(pointer);
+  const bool imported = allocation && is_pool_import(*allocation);
+  return release(pointer, MemoryKind::DEVICE, imported ? MemoryKind::IMPORTED : MemoryKind::DEVICE,
+                 CUDA_ERROR_INVALID_VALUE);
+}
+
+SOFTWARE_GPU_API cuMemAllocManaged(CUdeviceptr* pointer, size_t n_bytes, unsigned flags) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+    return CUDA_ERROR_INVALID_VALUE;
+  uint64_t address = 0;
+  RETURN_IF_FAILED(
+      Driver::instance().allocate_managed(context->device.memory, n_bytes, flags, &address));
+  *pointer = address;
+  return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
@@ -183,7 +161,7 @@ SOFTWARE_GPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* device_pointer, void*
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (!device_pointer || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const auto allocation = context->device.memory.find(reinterpret_cast<uint64_t>(pointer));
+  const auto allocation = Driver::instance().find(reinterpret_cast<uint64_t>(pointer));
   if (!allocation || !is_host(*allocation)) return CUDA_ERROR_INVALID_VALUE;
   *device_pointer = reinterpret_cast<CUdeviceptr>(pointer);
   return CUDA_SUCCESS;
@@ -192,19 +170,10 @@ SOFTWARE_GPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* device_pointer, void*
 SOFTWARE_GPU_API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* n_bytes, CUdeviceptr pointer) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  const auto allocation = context->device.memory.find(pointer);
-  if (!allocation) return CUDA_ERROR_NOT_FOUND;
-  if (base) *base = allocation->base;
-  if (n_bytes) *n_bytes = allocation->size_bytes;
+  const auto mapping = Driver::instance().virtual_memory.mapping_of(pointer);
+  const auto allocation = Driver::instance().find(pointer);
+  if (!allocation && !mapping) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = mapping ? mapping->base : allocation->base;
+  if (n_bytes) *n_bytes = mapping ? mapping->size_bytes : allocation->size_bytes;
   return CUDA_SUCCESS;
-}
-
-SOFTWARE_GPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
-                                       CUdeviceptr pointer) {
-  RETURN_IF_FAILED(enter_without_context());
-  if (!data) return CUDA_ERROR_INVALID_VALUE;
-  const Device* device = Driver::instance().device_of(pointer);
-  const auto allocation = device ? device->memory.find(pointer) : nullptr;
-  if (!allocation) return CUDA_ERROR_INVALID_VALUE;
-  return pointer_attribute(data, attribute, pointer, *device, *allocation);
 }

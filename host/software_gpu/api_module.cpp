@@ -245,6 +245,15 @@ SOFTWARE_GPU_API cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* n_bytes, CUlib
                                     const char* name) {
   return find_global(library, name, pointer, n_bytes);
 }
+SOFTWARE_GPU_API cuLibraryGetManaged(CUdeviceptr* pointer, size_t* n_bytes, CUlibrary library,
+                                     const char* name) {
+  CUdeviceptr found = 0;
+  RETURN_IF_FAILED(find_global(library, name, &found, n_bytes));
+  const auto allocation = Driver::instance().find(found);
+  if (!allocation || allocation->kind != MemoryKind::MANAGED) return CUDA_ERROR_NOT_FOUND;
+  if (pointer) *pointer = found;
+  return CUDA_SUCCESS;
+}
 SOFTWARE_GPU_API cuLibraryGetModule(CUmodule* module, CUlibrary library) {
   RETURN_IF_FAILED(enter_without_context());
   if (!module) return CUDA_ERROR_INVALID_VALUE;

@@ -59,7 +59,7 @@ CUresult allocate(CUdeviceptr* pointer, size_t n_bytes, const std::shared_ptr<Me
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
+  if (!pointer || pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   bool capturing;
   {
@@ -83,12 +83,12 @@ bool is_flag(CUmemPool_attribute attribute) {
 
 }  // namespace
 
-std::shared_ptr<void> MemPool::charge(uint64_t n_bytes) {
+std::shared_ptr<MemPool> MemPool::charge(uint64_t n_bytes) {
   std::lock_guard lock(mutex);
   if (max_bytes != 0 && n_bytes > max_bytes - std::min(max_bytes, used_bytes)) return nullptr;
   used_bytes += n_bytes;
   high_bytes = std::max(high_bytes, used_bytes);
-  return {static_cast<void*>(this), [self = shared_from_this(), n_bytes](void*) {
+  return {this, [self = shared_from_this(), n_bytes](MemPool*) {
             std::lock_guard given_back(self->mutex);
             self->used_bytes -= n_bytes;
           }};
@@ -100,9 +100,15 @@ SOFTWARE_GPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
   if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
       properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
-  if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_NOT_SUPPORTED;
   RETURN_IF_FAILED(find(properties->location.id, &device));
   auto pool = std::make_shared<MemPool>(*device, properties->maxSize);
+  if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    pool->file = SharedFile::create(SharedFile::Use::POOL, device->ordinal, max_file_bytes());
+    if (!pool->file) return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->files = std::make_shared<FileMemory>(pool->file);
+  }
   *handle = handle_of(pool);
   Driver::instance().pools.add(std::move(pool));
   return CUDA_SUCCESS;
@@ -182,11 +188,23 @@ SOFTWARE_GPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* 
   RETURN_IF_FAILED(find(handle, &pool));
   if (!map && n != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < n; ++i) {
-    // A device always reaches its own memory; devices do not reach each other's.
-    if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        map[i].location.id != pool->device.ordinal ||
-        map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    const Device* device = Driver::instance().device(map[i].location.id);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    const auto flags = map[i].flags;
+    if (flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
+    // A device always reaches its own memory.
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+        (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE || device == &pool->device))
       return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::lock_guard lock(pool->mutex);
+  for (size_t i = 0; i < n; ++i) {
+    const Device* device = Driver::instance().device(map[i].location.id);
+    if (map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+      pool->guests.insert(device);
+    else
+      pool->guests.erase(device);
   }
   return CUDA_SUCCESS;
 }
@@ -197,8 +215,12 @@ SOFTWARE_GPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handl
   RETURN_IF_FAILED(find(handle, &pool));
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
-  *flags = location->id == pool->device.ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const Device* device = Driver::instance().device(location->id);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  std::lock_guard lock(pool->mutex);
+  *flags = device == &pool->device || pool->guests.contains(device)
+               ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -223,7 +245,7 @@ SOFTWARE_GPU_API cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
   RETURN_IF_FAILED(find(ordinal, &device));
   std::shared_ptr<MemPool> pool;
   RETURN_IF_FAILED(find(handle, &pool));
-  if (&pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+  if (&pool->device != device || pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   device->current_pool = pool;
   return CUDA_SUCCESS;
@@ -259,13 +281,15 @@ SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   }
   if (const auto of_graph = context->device.graph_memories.find(pointer))
     return context->device.graph_memories.free(*of_graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  const auto allocation = context->device.memory.find(pointer);
-  if (!allocation || allocation->base != pointer || allocation->kind != MemoryKind::DEVICE)
+  Device* device;
+  const auto allocation = Driver::instance().find(pointer, &device);
+  if (!allocation || allocation->base != pointer ||
+      (allocation->kind != MemoryKind::DEVICE && !is_pool_import(*allocation)))
     return CUDA_ERROR_INVALID_VALUE;
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEM_FREE;
-  operation.run = [pointer](Context& c) {
-    return c.device.memory.release(pointer, MemoryKind::DEVICE, MemoryKind::DEVICE);
+  operation.run = [pointer, device](Context&) {
+    return device->memory.release(pointer, MemoryKind::DEVICE, MemoryKind::IMPORTED);
   };
   return context->submit(*stream, std::move(operation));
 }

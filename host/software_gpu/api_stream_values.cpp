@@ -35,7 +35,7 @@ bool condition_holds(T current, T value, unsigned flags) {
 }
 
 CUresult check_word(Context& context, CUdeviceptr address, size_t n_bytes) {
-  if (address % n_bytes != 0 || !context.device.memory.contains(address, n_bytes))
+  if (address % n_bytes != 0 || !context.visible_memory()->covers(address, n_bytes, true))
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
@@ -45,8 +45,8 @@ CUresult make_write(Context& context, CUdeviceptr address, T value, unsigned fla
   if (flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(check_word(context, address, sizeof(T)));
   *run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (!hold->find(address)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const auto hold = c.visible_memory();
+    if (!hold->covers(address, sizeof(T), true)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     // release: pairs with whoever reads the word with acquire and then what came before it
     __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
@@ -59,8 +59,8 @@ CUresult make_wait(Context& context, CUdeviceptr address, T value, unsigned flag
   if (flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH)) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(check_word(context, address, sizeof(T)));
   *run = [=](Context& c) {
-    const auto hold = c.device.memory.snapshot();
-    if (!hold->find(address)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const auto hold = c.visible_memory();
+    if (!hold->covers(address, sizeof(T), false)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     const timespec pause{0, 20'000};
     for (int spins = 0; c.sticky_error() == CUDA_SUCCESS; ++spins) {
       if (condition_holds(__atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE),

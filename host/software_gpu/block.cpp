@@ -180,16 +180,19 @@ char* Block::resolve_generic(const Instruction& in, uint32_t lane, uint64_t addr
   snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
   const uint64_t parameter_base = reinterpret_cast<uint64_t>(launch_.parameters.data());
   uint64_t base = 0, bytes = 0;
+  bool read_only = false;
   if (address - shared_base() < shared_bytes_) {
     base = shared_base(), bytes = shared_bytes_;
   } else if (is_local(address)) {
     base = local_base(0), bytes = local_bytes_ * n_threads_;
   } else if (const Allocation* allocation = launch_.memory->find(address)) {
     base = allocation->base, bytes = allocation->size_bytes;
+    read_only = allocation->read_only;
   } else if (address - parameter_base < launch_.parameters.size() * 8) {
     base = parameter_base, bytes = launch_.parameters.size() * 8;
   }
-  if (address - base >= bytes || n_bytes > bytes - (address - base)) {
+  const bool writes = in.access == Access::WRITE || in.access == Access::UPDATE;
+  if (address - base >= bytes || n_bytes > bytes - (address - base) || (read_only && writes)) {
     fault(in, lane, CUDA_ERROR_ILLEGAL_ADDRESS, std::string("illegal address ") + text);
     return nullptr;
   }
@@ -197,8 +200,10 @@ char* Block::resolve_generic(const Instruction& in, uint32_t lane, uint64_t addr
     fault(in, lane, CUDA_ERROR_MISALIGNED_ADDRESS, std::string("misaligned address ") + text);
     return nullptr;
   }
-  cached_base_ = base;
-  cached_bytes_ = bytes;
+  if (!read_only) {  // what is cached is not asked again whether it may be written
+    cached_base_ = base;
+    cached_bytes_ = bytes;
+  }
   return reinterpret_cast<char*>(address);
 }
 

@@ -155,6 +155,8 @@ void Context::reset() {
   captures.clear();
   limits.clear();
   heap.reset();
+  std::lock_guard without_peers(peers_mutex);
+  peers.clear();
   flags = 0;
 }
 
@@ -181,10 +183,98 @@ Device* Driver::device(CUdevice ordinal) {
   return devices[static_cast<size_t>(ordinal)].get();
 }
 
-Device* Driver::device_of(uint64_t address) {
-  for (const auto& device : devices)
-    if (device->memory.find(address)) return device.get();
+AllMemory::AllMemory(Device& first) {
+  snapshots_.push_back(first.memory.snapshot());
+  for (const auto& device : Driver::instance().devices)
+    if (device.get() != &first) snapshots_.push_back(device->memory.snapshot());
+}
+
+bool AllMemory::covers(uint64_t address, uint64_t size_bytes, bool to_write) const {
+  for (const auto& snapshot : snapshots_)
+    if (snapshot->find(address)) return snapshot->covers(address, size_bytes, to_write);
+  return false;
+}
+
+bool AllMemory::is_known(uint64_t address) const {
+  for (const auto& snapshot : snapshots_)
+    if (snapshot->find(address)) return true;
+  return Driver::instance().virtual_memory.reservation_of(address) != nullptr;
+}
+
+namespace {
+
+/// Whether kernels of a context reach memory that belongs to another device.
+bool reaches(const Context& context, const Allocation& allocation, const Device& other) {
+  switch (allocation.kind) {
+    case MemoryKind::HOST:
+      return true;  // with unified addressing it is portable, whatever its flags say
+    case MemoryKind::DEVICE:
+    case MemoryKind::IMPORTED:
+      if (allocation.pool) {
+        std::lock_guard lock(allocation.pool->mutex);
+        return allocation.pool->guests.contains(&context.device);
+      }
+      [[fallthrough]];
+    case MemoryKind::MODULE:
+      return std::ranges::any_of(context.peers,
+                                 [&](const Context* peer) { return &peer->device == &other; });
+    default:
+      return false;  // stands in the table of each device that reaches it
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Snapshot> Context::visible_memory() {
+  const auto own = device.memory.snapshot();
+  auto merged = std::make_shared<Snapshot>();
+  std::lock_guard lock(peers_mutex);
+  for (const auto& other : Driver::instance().devices) {
+    if (other.get() == &device) continue;
+    for (const auto& allocation : other->memory.snapshot()->allocations)
+      if (reaches(*this, *allocation, *other)) merged->allocations.push_back(allocation);
+  }
+  if (merged->allocations.empty()) return own;
+  merged->allocations.insert(merged->allocations.end(), own->allocations.begin(),
+                             own->allocations.end());
+  std::ranges::sort(merged->allocations, {}, [](const auto& a) { return a->base; });
+  return merged;
+}
+
+std::shared_ptr<const Allocation> Driver::find(uint64_t address, Device** device) {
+  for (const auto& candidate : devices) {
+    auto allocation = candidate->memory.find(address);
+    if (!allocation) continue;
+    if (device) *device = candidate.get();
+    return allocation;
+  }
   return nullptr;
+}
+
+Device* Driver::device_of(uint64_t address) {
+  Device* device = nullptr;
+  find(address, &device);
+  return device;
+}
+
+CUresult Driver::allocate_managed(Memory& memory, uint64_t size_bytes, unsigned flags,
+                                  uint64_t* address) {
+  const CUresult result = memory.allocate(size_bytes, MemoryKind::MANAGED, flags, address);
+  if (result != CUDA_SUCCESS) return result;
+  advices.forget(*address, size_bytes);  // of what was there before
+  const auto allocation = memory.find(*address);
+  for (const auto& device : devices)
+    if (&device->memory != &memory) device->memory.share(allocation);
+  return CUDA_SUCCESS;
+}
+
+CUresult Driver::release_managed(uint64_t address) {
+  for (const auto& device : devices) {
+    const CUresult result =
+        device->memory.release(address, MemoryKind::MANAGED, MemoryKind::MANAGED);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUcontext ContextHandle::handle() const {

@@ -8,8 +8,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
+#include "advice.h"
 #include "array.h"
 #include "block.h"
 #include "device_heap.h"
@@ -20,6 +22,7 @@
 #include "memory.h"
 #include "program.h"
 #include "stream.h"
+#include "virtual_memory.h"
 
 namespace software_gpu {
 
@@ -114,6 +117,8 @@ struct Context {
   std::shared_ptr<Stream> stream_of(CUstream handle);
   /// What its kernels allocate from, made when it is first asked for.
   [[nodiscard]] CUresult find_heap(std::shared_ptr<DeviceHeap>* found);
+  /// What kernels may touch: the memory of the device, and what it reaches of other devices'.
+  std::shared_ptr<const Snapshot> visible_memory();
   /// Make every handle invalid; the caller has drained.
   void reset();
 
@@ -129,6 +134,8 @@ struct Context {
   PrintBuffer printed;
   std::map<CUlimit, size_t> limits;
   std::shared_ptr<DeviceHeap> heap;  // under order_mutex
+  std::mutex peers_mutex;
+  std::set<const Context*> peers;  // whose memory kernels reach; under its mutex
   unsigned flags = 0;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
@@ -142,17 +149,22 @@ struct Context {
 struct MemPool : std::enable_shared_from_this<MemPool> {
   MemPool(Device& device_, uint64_t max_bytes_) : device(device_), max_bytes(max_bytes_) {}
   /// Gives the bytes back when the last copy of it is gone. Null: the pool is full.
-  std::shared_ptr<void> charge(uint64_t n_bytes);
+  std::shared_ptr<MemPool> charge(uint64_t n_bytes);
   Device& device;
   const uint64_t max_bytes;  // 0: no limit
   std::mutex mutex;          // of what follows
   uint64_t used_bytes = 0, high_bytes = 0, release_threshold = 0;
   std::map<CUmemPool_attribute, bool> flags;
+  std::set<const Device*> guests;  // other devices that reach its memory
+  /// Of a pool that can be exported. Null: its memory is of the device's files.
+  std::shared_ptr<FileMemory> files;
+  std::shared_ptr<const SharedFile> file;
+  bool is_imported = false;  // it gives no memory
 };
 
 struct Device {
   Device(int ordinal_, uint64_t memory_bytes)
-      : ordinal(ordinal_), memory(memory_bytes), context(*this) {}
+      : ordinal(ordinal_), memory(ordinal_, memory_bytes), context(*this) {}
   const int ordinal;
   Memory memory;
   GraphMemories graph_memories{memory};
@@ -163,6 +175,19 @@ struct Device {
   Context context;
 };
 
+/// What a copy may name: the memory of all devices, as copies need no peer access.
+class AllMemory {
+ public:
+  /// Where two devices see the same memory, `first` says what may be done with it.
+  explicit AllMemory(Device& first);
+  bool covers(uint64_t address, uint64_t size_bytes, bool to_write) const;
+  /// False for the pageable memory of the host only.
+  bool is_known(uint64_t address) const;
+
+ private:
+  std::vector<std::shared_ptr<const Snapshot>> snapshots_;
+};
+
 /// Everything of the process. Never destroyed: driver threads may outlive main().
 struct Driver {
   static Driver& instance();
@@ -171,6 +196,12 @@ struct Driver {
   bool initialise();
   Device* device(CUdevice ordinal);
   Device* device_of(uint64_t address);
+  /// Memory of any device; `device` is the first that sees it.
+  std::shared_ptr<const Allocation> find(uint64_t address, Device** device = nullptr);
+  /// Memory that the host and all devices reach.
+  [[nodiscard]] CUresult allocate_managed(Memory& memory, uint64_t size_bytes, unsigned flags,
+                                          uint64_t* address);
+  [[nodiscard]] CUresult release_managed(uint64_t address);
   std::vector<std::unique_ptr<Device>> devices;
   Table<Context> contexts;  // those of cuCtxCreate
   Table<GreenContext> green_contexts;
@@ -187,6 +218,8 @@ struct Driver {
   Images images;
   Table<TextureReference> texture_references;
   Table<SurfaceReference> surface_references;
+  VirtualMemory virtual_memory;
+  Advices advices;
 
  private:
   std::mutex mutex_;

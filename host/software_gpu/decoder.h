@@ -28,6 +28,7 @@ struct Symbol {
   Kind kind;
   uint64_t value = 0;   // row, offset or address
   uint64_t n_rows = 0;  // of ROWS
+  bool is_managed = false;
 };
 
 /// Place `n_bytes` at the next multiple of `align`, a power of two, of what is `*used_bytes` long.

@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "context.h"
+#include "virtual_memory.h"
 
 namespace software_gpu {
 namespace {
@@ -22,6 +23,16 @@ uint64_t page_up(uint64_t bytes) { return (bytes + PAGE_BYTES - 1) & ~(PAGE_BYTE
 
 bool counts_as_device(MemoryKind kind) {
   return kind == MemoryKind::DEVICE || kind == MemoryKind::MODULE || kind == MemoryKind::ARRAY;
+}
+
+void* map_anonymous(uint64_t n_bytes) {
+  void* base = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return base == MAP_FAILED ? nullptr : base;
+}
+
+bool are_one_range(const Allocation& a, const Allocation& b) {
+  return a.mapping && b.mapping && a.mapping->reservation == b.mapping->reservation;
 }
 
 }  // namespace
@@ -39,34 +50,93 @@ const Allocation* Snapshot::find(uint64_t address) const {
   return address - candidate->base < candidate->size_bytes ? candidate : nullptr;
 }
 
+bool Snapshot::covers(uint64_t address, uint64_t size_bytes, bool to_write) const {
+  while (true) {
+    const Allocation* part = find(address);
+    if (!part || (to_write && part->read_only)) return false;
+    const uint64_t rest_bytes = part->size_bytes - (address - part->base);
+    if (size_bytes <= rest_bytes) return true;
+    // Beyond the end another allocation may lie by chance; adjacent mappings are one range.
+    const Allocation* next = find(address + rest_bytes);
+    if (!next || !are_one_range(*part, *next)) return false;
+    address += rest_bytes;
+    size_bytes -= rest_bytes;
+  }
+}
+
+uint64_t next_buffer_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 CUresult Memory::add(std::shared_ptr<Allocation> allocation) {
-  allocation->buffer_id = next_id_++;
+  allocation->buffer_id = next_buffer_id();
   allocation->owner = current_context();
   by_base_.emplace(allocation->base, std::move(allocation));
   snapshot_.reset();
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, uint64_t* address,
-                          std::shared_ptr<void> charge) {
-  if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+void Memory::share(const std::shared_ptr<const Allocation>& allocation) {
+  std::shared_ptr<const Allocation> replaced = allocation;  // goes after the lock
+  std::shared_ptr<const Snapshot> out_of_date;
   std::lock_guard lock(mutex_);
+  by_base_[allocation->base].swap(replaced);
+  snapshot_.swap(out_of_date);
+}
+
+bool Memory::charge(uint64_t size_bytes) {
+  uint64_t used_bytes = used_bytes_;
+  do {
+    if (size_bytes > total_bytes_ - used_bytes) return false;
+  } while (!used_bytes_.compare_exchange_weak(used_bytes, used_bytes + size_bytes));
+  return true;
+}
+
+CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, uint64_t* address,
+                          std::shared_ptr<MemPool> pool) {
+  if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (size_bytes > (1ull << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t mapped_bytes = page_up(size_bytes) + (check_mode() ? GUARD_BYTES : 0);
-  if (counts_as_device(kind) && page_up(size_bytes) > total_bytes_ - used_bytes_)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t charged_bytes = counts_as_device(kind) ? page_up(size_bytes) : 0;
+  if (!charge(charged_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto allocation = std::make_shared<Allocation>();
-  allocation->base = reinterpret_cast<uint64_t>(base);
   allocation->size_bytes = size_bytes;
-  allocation->mapped_bytes = mapped_bytes;
   allocation->kind = kind;
   allocation->flags = flags;
-  allocation->charge = std::move(charge);
-  if (counts_as_device(kind)) used_bytes_ += page_up(size_bytes);
-  *address = allocation->base;
+  const uint64_t mapped_bytes = page_up(size_bytes) + (check_mode() ? GUARD_BYTES : 0);
+  if (kind == MemoryKind::DEVICE)
+    allocation->backing = (pool && pool->files ? *pool->files : files_).take(mapped_bytes);
+  void* const base = allocation->backing ? allocation->backing->map(nullptr, 0, mapped_bytes)
+                     : kind != MemoryKind::DEVICE ? map_anonymous(mapped_bytes)
+                                                  : nullptr;
+  if (!base) {
+    uncharge(charged_bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  allocation->base = *address = reinterpret_cast<uint64_t>(base);
+  allocation->mapped_bytes = mapped_bytes;
+  allocation->pool = std::move(pool);
+  std::lock_guard lock(mutex_);
+  return add(std::move(allocation));
+}
+
+CUresult Memory::import_from(std::shared_ptr<const SharedFile> file, uint64_t offset_bytes,
+                             uint64_t size_bytes, uint64_t* address,
+                             std::shared_ptr<MemPool> pool) {
+  if (size_bytes == 0 || offset_bytes > file->size_bytes() || offset_bytes % PAGE_BYTES != 0 ||
+      size_bytes > file->size_bytes() - offset_bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  auto allocation = std::make_shared<Allocation>();
+  allocation->backing =
+      std::make_shared<Backing>(std::move(file), offset_bytes, size_bytes, Backing::Origin::SHARED);
+  void* const base = allocation->backing->map(nullptr, 0, page_up(size_bytes));
+  if (!base) return CUDA_ERROR_MAP_FAILED;
+  allocation->base = *address = reinterpret_cast<uint64_t>(base);
+  allocation->size_bytes = size_bytes;
+  allocation->mapped_bytes = page_up(size_bytes);
+  allocation->kind = MemoryKind::IMPORTED;
+  allocation->pool = std::move(pool);
+  std::lock_guard lock(mutex_);
   return add(std::move(allocation));
 }
 
@@ -98,7 +168,7 @@ CUresult Memory::release(uint64_t address, MemoryKind first, MemoryKind second) 
   const MemoryKind kind = found->second->kind;
   if (kind != first && kind != second) return CUDA_ERROR_INVALID_VALUE;
   doomed = found->second;
-  if (counts_as_device(kind)) used_bytes_ -= page_up(doomed->size_bytes);
+  if (counts_as_device(kind)) uncharge(page_up(doomed->size_bytes));
   by_base_.erase(found);
   snapshot_.reset();
   return CUDA_SUCCESS;
@@ -112,11 +182,6 @@ std::shared_ptr<const Allocation> Memory::find(uint64_t address) const {
   return address - candidate->base < candidate->size_bytes ? candidate : nullptr;
 }
 
-bool Memory::contains(uint64_t address, uint64_t size_bytes) const {
-  const auto allocation = find(address);
-  return allocation && size_bytes <= allocation->size_bytes - (address - allocation->base);
-}
-
 std::shared_ptr<const Snapshot> Memory::snapshot() {
   std::lock_guard lock(mutex_);
   if (!snapshot_) {
@@ -128,18 +193,15 @@ std::shared_ptr<const Snapshot> Memory::snapshot() {
   return snapshot_;
 }
 
-uint64_t Memory::free_bytes() const {
-  std::lock_guard lock(mutex_);
-  return total_bytes_ - used_bytes_;
-}
-
 void Memory::release_all(const void* owner) {
   std::lock_guard lock(mutex_);
   std::erase_if(by_base_, [&](const auto& item) {
     const Allocation& allocation = *item.second;
-    // A module's memory goes with the module.
-    if (allocation.owner != owner || allocation.kind == MemoryKind::MODULE) return false;
-    if (counts_as_device(allocation.kind)) used_bytes_ -= page_up(allocation.size_bytes);
+    // A module's memory goes with the module; what cuMemAllocManaged makes has flags.
+    if (allocation.owner != owner || allocation.kind == MemoryKind::MODULE ||
+        (allocation.kind == MemoryKind::MANAGED && allocation.flags == 0))
+      return false;
+    if (counts_as_device(allocation.kind)) uncharge(page_up(allocation.size_bytes));
     return true;
   });
   snapshot_.reset();

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "context.h"
 #include "decoder.h"
 
 namespace software_gpu {
@@ -36,16 +37,9 @@ class Loader {
     for (const auto& [number, name] : tree_.files) module_->files[number] = std::string(name);
     choose_definitions();
     place_variables();
-    if (module_->memory_bytes != 0) {
-      uint64_t base = 0;
-      const CUresult allocated =
-          memory_.allocate(module_->memory_bytes, MemoryKind::MODULE, 0, &base);
-      if (allocated != CUDA_SUCCESS) return allocated;
-      module_->memory = reinterpret_cast<void*>(base);
-      for (auto& [key, symbol] : symbols_)
-        if (symbol.kind == Symbol::Kind::GLOBAL) symbol.value += base;
-      for (auto& [name, global] : module_->globals) global.address += base;
-      for (auto& [name, reference] : module_->references) reference.address += base;
+    if (const CUresult allocated = allocate_variables(); allocated != CUDA_SUCCESS) {
+      release_variables(*module_, memory_);
+      return allocated;
     }
     try {
       declare_functions();
@@ -128,12 +122,14 @@ class Loader {
       if (!place(n_bytes, align, MAX_SHARED_BYTES, &shared_bytes_, &symbol.value))
         throw ptx::Error(variable.line, "too much shared memory");
     } else {
-      symbol.value = align_up(module_->memory_bytes, std::max<uint64_t>(align, 16));
-      module_->memory_bytes = symbol.value + std::max<uint64_t>(n_bytes, 1);
-      if (module_->memory_bytes > MAX_MODULE_BYTES)
+      uint64_t& all_bytes = variable.is_managed ? module_->managed_bytes : module_->memory_bytes;
+      symbol.value = align_up(all_bytes, std::max<uint64_t>(align, 16));
+      symbol.is_managed = variable.is_managed;
+      all_bytes = symbol.value + std::max<uint64_t>(n_bytes, 1);
+      if (all_bytes > MAX_MODULE_BYTES)
         throw ptx::Error(variable.line, "variables of too many bytes");
       if (variable.space == "const") module_->constant_bytes += n_bytes;
-      const Global global{symbol.value, n_bytes};
+      const Global global{symbol.value, n_bytes, variable.is_managed};
       if (variable.reference != ptx::Variable::Reference::NONE)
         module_->references[std::string(variable.name)] = {
             symbol.value, variable.reference == ptx::Variable::Reference::SURFACE};
@@ -143,6 +139,29 @@ class Loader {
         module_->globals[std::string(variable.name)] = global;
     }
     add_symbol(variable, variable.linkage, symbol);
+  }
+
+  CUresult allocate_variables() {
+    const auto allocate = [&](uint64_t n_bytes, bool managed, void** memory) {
+      uint64_t base = 0;
+      if (n_bytes == 0) return CUDA_SUCCESS;
+      const CUresult allocated =
+          managed ? Driver::instance().allocate_managed(memory_, n_bytes, 0, &base)
+                  : memory_.allocate(n_bytes, MemoryKind::MODULE, 0, &base);
+      *memory = reinterpret_cast<void*>(base);
+      return allocated;
+    };
+    CUresult result = allocate(module_->memory_bytes, false, &module_->memory);
+    if (result == CUDA_SUCCESS)
+      result = allocate(module_->managed_bytes, true, &module_->managed_memory);
+    const auto base_of = [&](bool managed) {
+      return reinterpret_cast<uint64_t>(managed ? module_->managed_memory : module_->memory);
+    };
+    for (auto& [key, symbol] : symbols_)
+      if (symbol.kind == Symbol::Kind::GLOBAL) symbol.value += base_of(symbol.is_managed);
+    for (auto& [name, global] : module_->globals) global.address += base_of(global.is_managed);
+    for (auto& [name, reference] : module_->references) reference.address += base_of(false);
+    return result;
   }
 
   template <class Item>
@@ -280,6 +299,9 @@ void release_variables(const Module& module, Memory& memory) {
   if (module.memory)
     static_cast<void>(memory.release(reinterpret_cast<uint64_t>(module.memory), MemoryKind::MODULE,
                                      MemoryKind::MODULE));
+  if (module.managed_memory)
+    static_cast<void>(
+        Driver::instance().release_managed(reinterpret_cast<uint64_t>(module.managed_memory)));
 }
 
 CUresult load_module(std::string_view ptx, Memory& memory, std::unique_ptr<Module>* out,

@@ -155,6 +155,7 @@ bool fits(const Call& call, const Function& caller, const Function& callee);
 
 struct Global {
   uint64_t address = 0, size_bytes = 0;
+  bool is_managed = false;
 };
 
 /// A texture or surface reference: kernels name it by its address.
@@ -169,7 +170,8 @@ struct Module {
   std::map<std::string, Reference, std::less<>> references;
   std::map<uint32_t, std::string> files;  // that instructions name as their source
   void* memory = nullptr;                 // of all variables in global and constant space
-  uint64_t memory_bytes = 0, constant_bytes = 0;
+  void* managed_memory = nullptr;         // of those that are managed
+  uint64_t memory_bytes = 0, managed_bytes = 0, constant_bytes = 0;
   bool uses_heap = false;  // calls malloc or free
 };
 

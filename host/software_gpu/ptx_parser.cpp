@@ -106,6 +106,20 @@ class Parser : private Cursor {
     variable->initialisers.push_back(value);
   }
 
+  /// After ".attribute": "(.managed, .unified(1,2))".
+  bool attribute_is_managed() {
+    bool managed = false;
+    expect("(");
+    while (!accept(")")) {
+      if (peek().kind == Token::Kind::END) fail("expected ')'");
+      const bool unified = is(".unified");
+      managed |= take().text == ".managed";
+      if (unified) skip_past(")");
+      accept(",");
+    }
+    return managed;
+  }
+
   /// After the space word: ".align 4 .b8 name[16] = {...}".
   Variable variable(std::string_view space) {
     Variable result;
@@ -122,7 +136,7 @@ class Parser : private Cursor {
       else if (text == "texref" || text == "surfref")
         reference(text, &result);
       else if (text == "attribute")
-        skip_past(")");
+        result.is_managed |= attribute_is_managed();
       else if (text == "ptr" || text == "global" || text == "const" || text == "shared" ||
                text == "local") {
       } else if (result.type = type_from_name(text); result.type == Type::NONE) {

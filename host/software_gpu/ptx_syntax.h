@@ -66,6 +66,7 @@ struct Variable {
   uint32_t align_bytes = 0;  // 0: natural
   uint64_t n_elements = 1;
   bool is_array = false;
+  bool is_managed = false;  // .attribute(.managed)
   Linkage linkage = Linkage::LOCAL;
   uint32_t input = 0;        // that it is of, from 1: each .version begins another
   uint32_t n_registers = 0;  // ".reg .b32 %r<6>": 6; 0 for a single one

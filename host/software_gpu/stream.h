@@ -22,6 +22,7 @@ struct Capture;
 struct GraphNode;
 struct GreenContext;
 struct NodeParams;
+class SharedEvent;
 
 /// A unit of work on a stream, or a node of a graph.
 struct Operation {
@@ -98,6 +99,7 @@ struct Event {
   std::shared_ptr<Record> last;      // under Context::order_mutex, as all below
   std::shared_ptr<Capture> capture;  // when last recorded in a capture
   std::vector<GraphNode*> capture_front;
+  std::shared_ptr<SharedEvent> shared;  // of an interprocess event: what it is in all processes
 };
 
 uint64_t now_ns();

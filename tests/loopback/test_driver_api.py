@@ -36,12 +36,21 @@ def test_cases_one_after_another_in_one_process(host: Loopback) -> None:
     assert "0 failed" in output
 
 
-@pytest.mark.parametrize("case", case_names(beyond_kvgpu=True))
-def test_case_beyond_kvgpu_on_the_software_gpu_itself(case: str) -> None:
-    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD / "host/software_gpu")}
+def check_on_the_software_gpu_itself(case: str, **variables: str) -> None:
+    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD / "host/software_gpu")} | variables
     command = [str(LOOPBACK / "driver_cases"), case_filter(case)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert re.search(r"test cases: +1 \| +1 passed", done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", case_names(beyond_kvgpu=True))
+def test_case_beyond_kvgpu_on_the_software_gpu_itself(case: str) -> None:
+    check_on_the_software_gpu_itself(case)
+
+
+@pytest.mark.parametrize("case", [c for c in case_names(beyond_kvgpu=True) if "peers" in c])
+def test_case_beyond_kvgpu_on_two_devices(case: str) -> None:
+    check_on_the_software_gpu_itself(case, KVGPU_SOFTWARE_GPU_DEVICES="2")
 
 
 def test_what_is_beyond_kvgpu_is_refused(host: Loopback) -> None:

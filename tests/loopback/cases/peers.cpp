@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices that reach each other's memory. With one device only what is refused remains.
+#include "virtual_memory.h"
+
+namespace {
+
+int n_devices() {
+  int n = 0;
+  CU(cuDeviceGetCount(&n));
+  return n;
+}
+
+// The primary context of the second device, current as long as this lives.
+struct Second {
+  explicit Second(const Gpu& gpu) : first(gpu.context) {
+    CU(cuDevicePrimaryCtxRetain(&context, 1));
+    CU(cuCtxSetCurrent(context));
+  }
+  ~Second() {
+    cuCtxSetCurrent(first);
+    cuDevicePrimaryCtxRelease(1);
+  }
+  const CUcontext first;
+  CUcontext context = nullptr;
+};
+
+bool can_access(CUdevice device, CUdevice peer) {
+  int can = 99;
+  CU(cuDeviceCanAccessPeer(&can, device, peer));
+  return can != 0;
+}
+
+}  // namespace
+
+TEST_CASE("peers, beyond kvgpu: a device is no peer of itself") {
+  const Gpu gpu;
+  int value = 0;
+  unsigned capabilities = 0;
+  const CUatomicOperation operation = CU_ATOMIC_OPERATION_INTEGER_ADD;
+  CHECK(!can_access(gpu.device, gpu.device));
+  CU_IS(cuDeviceCanAccessPeer(&value, gpu.device, 1000), CUDA_ERROR_INVALID_DEVICE);
+  CU_IS(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, gpu.device,
+                                gpu.device),
+        CUDA_ERROR_INVALID_DEVICE);
+  CU_IS(cuDeviceGetP2PAtomicCapabilities(&capabilities, &operation, 1, gpu.device, 1000),
+        CUDA_ERROR_INVALID_DEVICE);
+  CU_IS(cuCtxEnablePeerAccess(gpu.context, 0), CUDA_ERROR_INVALID_CONTEXT);
+  const Ints from(16, 4), to(16, 0);
+  CU(cuMemcpyPeer(to.dptr, gpu.context, from.dptr, gpu.context, 64));
+  CHECK(to.read() == std::vector<int>(16, 4));
+}
+
+TEST_CASE("peers, beyond kvgpu: kernels reach what they were enabled to, copies reach all") {
+  const Gpu gpu;
+  CU_IS(cuCtxDisablePeerAccess(gpu.context), CUDA_ERROR_INVALID_CONTEXT);
+  if (n_devices() < 2 || !can_access(0, 1) || !can_access(1, 0)) {
+    MESSAGE("no two devices that are peers");
+    return;
+  }
+  const Ints here(16, 1);
+  const Second second(gpu);
+  const Ints there(16, 2);
+  CU(cuMemcpyPeer(there.dptr, second.context, here.dptr, gpu.context, 32));
+  CHECK(there.read() == std::vector<int>({1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2}));
+  CU(cuMemcpy(there.dptr, here.dptr, 64));
+  CHECK(there.read() == std::vector<int>(16, 1));
+
+  CU(cuCtxSetCurrent(gpu.context));
+  CU_IS(cuCtxDisablePeerAccess(second.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  CU_IS(cuCtxEnablePeerAccess(second.context, 1), CUDA_ERROR_INVALID_VALUE);
+  CU(cuCtxEnablePeerAccess(second.context, 0));
+  CU_IS(cuCtxEnablePeerAccess(second.context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  CUdeviceptr at = there.dptr;
+  int n = 16;
+  launch(gpu.function("add_one"), nullptr, {&at, &n}, 16);
+  CU(cuCtxSynchronize());
+  CHECK(there.read() == std::vector<int>(16, 2));
+  CU(cuCtxDisablePeerAccess(second.context));
+
+  // Virtual memory has its own access, for each device.
+  const size_t bytes = granularity(1);
+  const Addresses addresses(bytes);
+  const Physical physical(1, bytes);
+  const Mapped mapped(addresses.base, bytes, physical);
+  set_access(0, mapped.at, bytes);
+  set_access(1, mapped.at, bytes);
+  CU(cuMemsetD32(mapped.at, 8, 16));
+  at = mapped.at;
+  launch(gpu.function("add_one"), nullptr, {&at, &n}, 16);
+  CU(cuCtxSynchronize());
+  CHECK(read_ints(mapped.at, 16) == std::vector<int>(16, 9));
+  CU(cuCtxSetCurrent(second.context));
+}
+
+TEST_CASE("error: peers, beyond kvgpu: a kernel without access to its peer's memory") {
+  const Gpu gpu;
+  CU_IS(cuCtxEnablePeerAccess(gpu.context, 0), CUDA_ERROR_INVALID_CONTEXT);
+  if (n_devices() < 2) {
+    MESSAGE("no two devices");
+    return;
+  }
+  const Second second(gpu);
+  const Ints there(1, 0);
+  CU(cuCtxSetCurrent(gpu.context));
+  CUdeviceptr at = there.dptr;
+  launch(gpu.function("write_to"), nullptr, {&at});
+  CU_IS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("copies, beyond kvgpu: batches in three dimensions") {
+  const Gpu gpu;
+  constexpr size_t WIDTH = 8, HEIGHT = 2, DEPTH = 2;
+  const Ints from(64, 0), to(64, -1);
+  std::vector<int> values(64);
+  for (int i = 0; i < 64; ++i) values[static_cast<size_t>(i)] = i;
+  CU(cuMemcpyHtoD(from.dptr, values.data(), 256));
+  CUDA_MEMCPY3D_BATCH_OP ops[2] = {};
+  ops[0].src.type = ops[0].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+  ops[0].src.op.ptr.ptr = from.dptr;
+  ops[0].src.op.ptr.rowLength = 16;   // bytes: 4 ints
+  ops[0].src.op.ptr.layerHeight = 4;  // rows: 16 ints
+  ops[0].dst.op.ptr.ptr = to.dptr;    // packed
+  ops[0].extent = {WIDTH, HEIGHT, DEPTH};
+  ops[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  ops[1] = ops[0];
+  ops[1].dst.op.ptr.ptr = to.dptr + 128;
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuMemcpy3DBatchAsync(2, ops, 0, stream));
+  CU(cuStreamSynchronize(stream));
+  const std::vector<int> got = to.read();
+  const std::vector<int> block = {0, 1, 4, 5, 16, 17, 20, 21};
+  CHECK(std::vector<int>(got.begin(), got.begin() + 8) == block);
+  CHECK(std::vector<int>(got.begin() + 32, got.begin() + 40) == block);
+  CHECK(got[8] == -1);
+  ops[1].extent.depth = 0;
+  CU_IS(cuMemcpy3DBatchAsync(2, ops, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  ops[1] = ops[0];
+  ops[1].src.op.ptr.rowLength = 4;  // shorter than the copy is wide
+  CU_IS(cuMemcpy3DBatchAsync(2, ops, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  CU(cuStreamDestroy(stream));
+}
