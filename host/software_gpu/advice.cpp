@@ -15,7 +15,8 @@ bool are_same(const CUmemLocation& a, const CUmemLocation& b) {
 
 }  // namespace
 
-void Advices::change(uint64_t address, uint64_t n_bytes, const std::function<void(Advice&)>& how) {
+void AdviceMap::change(uint64_t address, uint64_t n_bytes,
+                       const std::function<void(Advice&)>& how) {
   std::lock_guard lock(mutex_);
   const auto cut = [&](uint64_t at) {
     return from_.emplace(at, std::prev(from_.upper_bound(at))->second).first;
@@ -24,11 +25,11 @@ void Advices::change(uint64_t address, uint64_t n_bytes, const std::function<voi
   for (auto part = cut(page_of(address)); part != end; ++part) how(part->second);
 }
 
-Advice Advices::common(uint64_t address, uint64_t n_bytes) const {
+Advice AdviceMap::common(uint64_t address, uint64_t n_bytes) const {
   std::lock_guard lock(mutex_);
-  auto part = std::prev(from_.upper_bound(page_of(address)));
-  Advice result = part->second;
-  while (++part != from_.end() && part->first < address + n_bytes) {
+  auto part = from_.upper_bound(page_of(address));
+  Advice result = std::prev(part)->second;
+  for (; part != from_.end() && part->first < address + n_bytes; ++part) {
     const Advice& other = part->second;
     result.read_mostly &= other.read_mostly;
     result.accessed_by &= other.accessed_by;

@@ -20,7 +20,7 @@ struct Advice {
 };
 
 /// By address. Thread-safe.
-class Advices {
+class AdviceMap {
  public:
   void change(uint64_t address, uint64_t n_bytes, const std::function<void(Advice&)>& how);
   /// What holds for all pages of the range.

@@ -23,12 +23,18 @@ CUresult check_range(CUdeviceptr address, size_t n_bytes) {
              : CUDA_ERROR_INVALID_VALUE;
 }
 
+/// The node that a thread runs on is the only one there is.
+CUmemLocation resolved(CUmemLocation location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+    return {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  return location;
+}
+
 CUresult check_location(const CUmemLocation& location) {
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
       return Driver::instance().device(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
       return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
       return location.id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -58,19 +64,19 @@ int device_of(const CUmemLocation& location) {
 CUresult advise(CUdeviceptr address, size_t n_bytes, CUmem_advise advice, CUmemLocation location) {
   RETURN_IF_FAILED(enter_without_context());
   RETURN_IF_FAILED(check_range(address, n_bytes));
-  Advices& advices = Driver::instance().advices;
+  AdviceMap& all = Driver::instance().advice;
   switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-      advices.change(address, n_bytes,
-                     [=](Advice& a) { a.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; });
+      all.change(address, n_bytes,
+                 [=](Advice& a) { a.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
       RETURN_IF_FAILED(check_location(location));
-      advices.change(address, n_bytes, [=](Advice& a) { a.preferred = location; });
+      all.change(address, n_bytes, [=](Advice& a) { a.preferred = location; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-      advices.change(address, n_bytes, [](Advice& a) { a.preferred = Advice().preferred; });
+      all.change(address, n_bytes, [](Advice& a) { a.preferred = Advice().preferred; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY: {
@@ -78,7 +84,7 @@ CUresult advise(CUdeviceptr address, size_t n_bytes, CUmem_advise advice, CUmemL
       if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;  // the host has it
       const uint32_t bit = 1u << location.id;
       const bool set = advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
-      advices.change(address, n_bytes, [=](Advice& a) {
+      all.change(address, n_bytes, [=](Advice& a) {
         a.accessed_by = set ? a.accessed_by | bit : a.accessed_by & ~bit;
       });
       return CUDA_SUCCESS;
@@ -119,8 +125,8 @@ CUresult enqueue(std::vector<Range> ranges, CUstream handle) {
   }
   for (const Range& range : ranges)
     if (range.to.type != CU_MEM_LOCATION_TYPE_INVALID)
-      Driver::instance().advices.change(range.address, range.n_bytes,
-                                        [&](Advice& a) { a.prefetched = range.to; });
+      Driver::instance().advice.change(range.address, range.n_bytes,
+                                       [&](Advice& a) { a.prefetched = range.to; });
   Operation operation;
   operation.run = [ranges = std::move(ranges)](Context&) {
     for (const Range& range : ranges)
@@ -149,7 +155,7 @@ CUresult place(const CUmemLocation* locations, const size_t* first, size_t n,
     if (end <= first[i] || end > ranges->size() ||
         locations[i].type == CU_MEM_LOCATION_TYPE_INVALID)
       return CUDA_ERROR_INVALID_VALUE;
-    for (size_t k = first[i]; k < end; ++k) (*ranges)[k].to = locations[i];
+    for (size_t k = first[i]; k < end; ++k) (*ranges)[k].to = resolved(locations[i]);
   }
   return CUDA_SUCCESS;
 }
@@ -207,7 +213,7 @@ SOFTWARE_GPU_API cuMemAdvise(CUdeviceptr pointer, size_t n_bytes, CUmem_advise a
 }
 SOFTWARE_GPU_API cuMemAdvise_v2(CUdeviceptr pointer, size_t n_bytes, CUmem_advise advice,
                                 CUmemLocation location) {
-  return advise(pointer, n_bytes, advice, location);
+  return advise(pointer, n_bytes, advice, resolved(location));
 }
 
 #undef cuMemPrefetchAsync
@@ -218,7 +224,7 @@ SOFTWARE_GPU_API cuMemPrefetchAsync(CUdeviceptr pointer, size_t n_bytes, CUdevic
 SOFTWARE_GPU_API cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t n_bytes, CUmemLocation location,
                                        unsigned flags, CUstream stream) {
   if (flags != 0 || location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
-  return enqueue({{pointer, n_bytes, false, location}}, stream);
+  return enqueue({{pointer, n_bytes, false, resolved(location)}}, stream);
 }
 
 SOFTWARE_GPU_API cuMemPrefetchBatchAsync(CUdeviceptr* pointers, size_t* sizes, size_t n,
@@ -256,7 +262,7 @@ SOFTWARE_GPU_API cuMemRangeGetAttributes(void** data, size_t* n_bytes,
   RETURN_IF_FAILED(enter_without_context());
   if (!data || !n_bytes || !attributes || n == 0) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(check_range(pointer, range_bytes));
-  const Advice advice = Driver::instance().advices.common(pointer, range_bytes);
+  const Advice advice = Driver::instance().advice.common(pointer, range_bytes);
   for (size_t i = 0; i < n; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
     RETURN_IF_FAILED(range_attribute(data[i], n_bytes[i], attributes[i], advice));

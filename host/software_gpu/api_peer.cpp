@@ -14,11 +14,11 @@ CUresult check_pair(CUdevice one, CUdevice other) {
                                                                     : CUDA_ERROR_INVALID_DEVICE;
 }
 
-/// The current context, and another one that was named.
+/// The current context, and the one that was named.
 CUresult find_peer(CUcontext handle, Context** context, Context** peer) {
   RETURN_IF_FAILED(enter(context));
   *peer = context_of(handle);
-  return *peer && *peer != *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return *peer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 constexpr unsigned WORDS = CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
@@ -94,6 +94,7 @@ SOFTWARE_GPU_API cuDeviceGetP2PAtomicCapabilities(unsigned* capabilities,
 SOFTWARE_GPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
   Context *context, *peer;
   RETURN_IF_FAILED(find_peer(handle, &context, &peer));
+  if (peer == context) return CUDA_ERROR_INVALID_CONTEXT;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (&peer->device == &context->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   std::lock_guard lock(context->peers_mutex);

@@ -226,7 +226,7 @@ bool reaches(const Context& context, const Allocation& allocation, const Device&
 }  // namespace
 
 std::shared_ptr<const Snapshot> Context::visible_memory() {
-  const auto own = device.memory.snapshot();
+  auto own = device.memory.snapshot();
   auto merged = std::make_shared<Snapshot>();
   std::lock_guard lock(peers_mutex);
   for (const auto& other : Driver::instance().devices) {
@@ -261,7 +261,7 @@ CUresult Driver::allocate_managed(Memory& memory, uint64_t size_bytes, unsigned 
                                   uint64_t* address) {
   const CUresult result = memory.allocate(size_bytes, MemoryKind::MANAGED, flags, address);
   if (result != CUDA_SUCCESS) return result;
-  advices.forget(*address, size_bytes);  // of what was there before
+  advice.forget(*address, size_bytes);  // of what was there before
   const auto allocation = memory.find(*address);
   for (const auto& device : devices)
     if (&device->memory != &memory) device->memory.share(allocation);

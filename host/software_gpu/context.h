@@ -219,7 +219,7 @@ struct Driver {
   Table<TextureReference> texture_references;
   Table<SurfaceReference> surface_references;
   VirtualMemory virtual_memory;
-  Advices advices;
+  AdviceMap advice;
 
  private:
   std::mutex mutex_;

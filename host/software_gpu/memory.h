@@ -59,8 +59,8 @@ class Memory {
   void share(const std::shared_ptr<const Allocation>& allocation);
   /// What another process has made.
   [[nodiscard]] CUresult import_from(std::shared_ptr<const SharedFile> file, uint64_t offset_bytes,
-                                uint64_t size_bytes, uint64_t* address,
-                                std::shared_ptr<MemPool> pool = nullptr);
+                                     uint64_t size_bytes, uint64_t* address,
+                                     std::shared_ptr<MemPool> pool = nullptr);
   /// Forget the allocation that starts at `address`, if its kind is one of `first` and `second`.
   [[nodiscard]] CUresult release(uint64_t address, MemoryKind first, MemoryKind second);
   std::shared_ptr<const Allocation> find(uint64_t address) const;

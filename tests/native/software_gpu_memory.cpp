@@ -43,7 +43,7 @@ CUdeviceptr reserve(size_t n_bytes) {
   return base;
 }
 
-/// Maps new memory that holds `value`.
+/// Maps new memory that begins with `value`.
 void map(CUdeviceptr at, uint32_t value) {
   const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
                                   CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -53,7 +53,7 @@ void map(CUdeviceptr at, uint32_t value) {
   CU(cuMemSetAccess(at, GRANULE_BYTES, &access, 1));
   CUstream stream;
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  CU(cuMemsetD32Async(at, value, GRANULE_BYTES / 4, stream));
+  CU(cuStreamWriteValue32(stream, at, value, 0));  // as atomic as the kernel's loads
   CU(cuStreamSynchronize(stream));
   CU(cuStreamDestroy(stream));
 }

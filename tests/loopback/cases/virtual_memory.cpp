@@ -229,7 +229,7 @@ TEST_CASE("virtual memory, beyond kvgpu: what is refused") {
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
-TEST_CASE("error: virtual memory, beyond kvgpu: without access") {
+TEST_CASE("error: virtual memory, beyond kvgpu: a copy to what nobody has access to") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   const Addresses addresses(bytes);
@@ -237,6 +237,14 @@ TEST_CASE("error: virtual memory, beyond kvgpu: without access") {
   const Mapped mapped(addresses.base, bytes, physical);
   int value = 1;
   CU_FAILS(cuMemcpyHtoD(mapped.at, &value, sizeof value));
+}
+
+TEST_CASE("error: virtual memory, beyond kvgpu: a kernel without access") {
+  const Gpu gpu;
+  const size_t bytes = granularity(gpu.device);
+  const Addresses addresses(bytes);
+  const Physical physical(gpu.device, bytes);
+  const Mapped mapped(addresses.base, bytes, physical);
   CUdeviceptr at = mapped.at;
   launch(gpu.function("write_to"), nullptr, {&at});
   CU_IS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
