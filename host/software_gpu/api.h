@@ -24,7 +24,8 @@ namespace software_gpu {
 /// After a wait: print, then the error that the work may have left.
 [[nodiscard]] CUresult finish_wait(Context& context);
 
-/// Sets the time of an event's record; `recording`: of an interprocess event, held until it has run.
+/// Sets the time of an event's record; `recording`: of an interprocess event, held until it has
+/// run.
 [[nodiscard]] Operation stamp(const std::shared_ptr<Event::Record>& record,
                               std::shared_ptr<void> recording = nullptr);
 

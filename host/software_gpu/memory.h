@@ -19,7 +19,16 @@ namespace software_gpu {
 
 /// VIRTUAL: a mapping of cuMemMap's, as far as the device may access it. IMPORTED: of another
 /// process.
-enum class MemoryKind : uint8_t { DEVICE, MODULE, ARRAY, HOST, REGISTERED, VIRTUAL, IMPORTED, MANAGED };
+enum class MemoryKind : uint8_t {
+  DEVICE,
+  MODULE,
+  ARRAY,
+  HOST,
+  REGISTERED,
+  VIRTUAL,
+  IMPORTED,
+  MANAGED
+};
 
 struct Mapping;
 struct MemPool;
@@ -82,7 +91,8 @@ class Memory {
   [[nodiscard]] CUresult add(std::shared_ptr<Allocation> allocation);
   mutable std::mutex mutex_;
   const uint64_t total_bytes_;
-  // DEVICE, MODULE, ARRAY and physical memory. Not under the mutex: what a snapshot holds may go with it.
+  // DEVICE, MODULE, ARRAY and physical memory. Not under the mutex: what a snapshot holds may go
+  // with it.
   std::atomic<uint64_t> used_bytes_{0};
   FileMemory files_;
   std::map<uint64_t, std::shared_ptr<const Allocation>> by_base_;
