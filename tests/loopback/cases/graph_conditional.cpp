@@ -196,7 +196,7 @@ TEST_CASE("graph, beyond kvgpu: what graphs with conditional nodes do not allow"
   CHECK(x.read()[0] == 1);
 }
 
-TEST_CASE("graph, beyond kvgpu: edges with data are told, and refused where they cannot be") {
+TEST_CASE("graph: edges with data are told, and refused where they cannot be") {
   const Gpu gpu;
   const Ints x(1), y(1);
   const Graph graph;
