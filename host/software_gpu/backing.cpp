@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,9 +106,13 @@ void* Backing::map(void* at, uint64_t first_byte, uint64_t n_bytes) const {
     mapped = at ? mremap(from, 0, n_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at)
                 : mremap(from, 0, n_bytes, MREMAP_MAYMOVE);
   } else {
-    mapped =
-        mmap(at, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (at ? MAP_FIXED : 0),
-             file_->fd(), static_cast<off_t>(offset_bytes_ + first_byte));
+    // The system call itself: to ThreadSanitizer libc's function writes every byte, and a kernel
+    // may be reading what was mapped here before.
+    const long protection = PROT_READ | PROT_WRITE;
+    const long flags = MAP_SHARED | MAP_NORESERVE | (at ? MAP_FIXED : 0);
+    const long address = syscall(SYS_mmap, at, n_bytes, protection, flags, long{file_->fd()},
+                                 offset_bytes_ + first_byte);
+    mapped = reinterpret_cast<void*>(address);
   }
   return mapped == MAP_FAILED ? nullptr : mapped;
 }
