@@ -60,7 +60,7 @@ void check_function(const Module& module, const Function& f) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace software_gpu;
-  Memory memory(1 << 24);
+  Memory memory(0, 1 << 24);
   std::unique_ptr<Module> module;
   std::string error;
   // A copy without anything behind it: reading on is seen.
