@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them.
+# run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
+# but blocking (cases has it), libraries and workloads (whose libraries a machine may lack).
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it

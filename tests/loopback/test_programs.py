@@ -61,7 +61,7 @@ def test_two_processes_have_a_worker_each(host: Loopback) -> None:
         for process in spinning:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=20)
-    assert eventually(lambda: not host.worker_pids())
+    assert eventually(lambda: not host.worker_pids(), 5)
 
 
 def test_worker_killed_gives_a_defined_error_and_no_hang(host: Loopback) -> None:
@@ -72,7 +72,7 @@ def test_worker_killed_gives_a_defined_error_and_no_hang(host: Loopback) -> None
     output, errors = process.communicate(timeout=20)
     assert process.returncode != 0
     assert "the session has ended" in errors, (output, errors)
-    assert eventually(lambda: not sessions(host))
+    assert eventually(lambda: not sessions(host), 5)
 
 
 def test_killed_program_frees_its_session(host: Loopback) -> None:
