@@ -8,9 +8,11 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "call.h"
 #include "context_storage.h"
+#include "floor_plan.h"
 #include "generated/api.gen.h"
 #include "image_load.h"
 #include "integrity.h"
@@ -136,6 +138,31 @@ CUresult context_is_plain(CUcontext, uint32_t* kind, void**) {
 const auto context_checks =
     make_table<15, "CONTEXT_CHECKS">({{2, slot(&context_is_plain)}, {3, slot(&tools_none)}});
 
+// ---- CONTEXT_STREAM
+const auto context_stream = make_table<93, "CONTEXT_STREAM">({{4, slot(&ctx_get_id)}});
+
+// ---- FUNCTION
+using FunctionVisitor = int (*)(void* user, CUfunction function, const char* name, void*);
+// cuFFT's visitor takes the first kernel and answers 0, that is enough; what the driver answers
+// then was seen on driver 580.
+CUresult visit_functions(CUcontext, CUmodule module, FunctionVisitor visitor, void* user) {
+  unsigned n = 0;
+  if (const CUresult bad = module_get_function_count(&n, module)) return bad;
+  std::vector<CUfunction> functions(n);
+  if (const CUresult bad = module_enumerate_functions(functions.data(), n, module)) return bad;
+  for (const CUfunction function : functions) {
+    const char* name;
+    if (const CUresult bad = func_get_name(&name, function)) return bad;
+    if (visitor(user, function, name, nullptr) == 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+const auto function_table = make_table<99, "FUNCTION">({{7, slot(&visit_functions)}});
+
+// ---- FLOOR_PLAN
+const auto floor_plan =
+    make_table<17, "FLOOR_PLAN">({{4, slot(&floor_plan_get)}, {13, slot(&floor_plan_free)}});
+
 // ---- INTEGRITY_CHECK
 CUresult integrity_check(uint32_t version, uint64_t unix_seconds, uint8_t* out);
 CUresult integrity_other(int) { return CUDA_SUCCESS; }
@@ -186,6 +213,15 @@ const Known KNOWN[] = {
     {{0xf8, 0xcf, 0xf9, 0x51, 0x21, 0x46, 0x8b, 0x4e, 0xb9, 0xe2, 0xfb, 0x46, 0x9e, 0x7c, 0x0d,
       0xd9},
      error_logs.data()},
+    {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8,
+      0xf2},
+     context_stream.data()},
+    {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99,
+      0x1e},
+     function_table.data()},
+    {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x88, 0x2c, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b,
+      0xca},
+     floor_plan.data()},
 };
 
 }  // namespace
@@ -195,6 +231,7 @@ CUresult get_export_table(const void** ppExportTable, const CUuuid* pExportTable
   *ppExportTable = nullptr;
   for (const Known& known : KNOWN) {
     if (std::memcmp(known.uuid, pExportTableId->bytes, sizeof known.uuid) == 0) {
+      if (known.table == floor_plan.data() && !has_floor_plan()) break;
       *ppExportTable = known.table;
       return CUDA_SUCCESS;
     }

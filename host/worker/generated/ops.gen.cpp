@@ -31,6 +31,7 @@ constexpr Row ROWS[] = {
     {wire::Op::EVENT_SYNC, {"EVENT_SYNC", Route::BLOCK, false, &event_sync, {}}},
     {wire::Op::POINTER_INFO, {"POINTER_INFO", Route::EXECUTE, false, &pointer_info, {}}},
     {wire::Op::KERNEL_INFO, {"KERNEL_INFO", Route::BLOCK, false, &kernel_info, {}}},
+    {wire::Op::FLOOR_PLAN, {"FLOOR_PLAN", Route::BLOCK, false, &floor_plan, {}}},
     {wire::Op::REFUSED_CALL, {"REFUSED_CALL", Route::EXECUTE, false, &refused_call, {}}},
     {wire::Op::GRAPH_LIST, {"GRAPH_LIST", Route::EXECUTE, false, &graph_list, {}}},
     {wire::Op::GRAPH_FUNCTIONS, {"GRAPH_FUNCTIONS", Route::EXECUTE, false, &graph_functions, {}}},

@@ -372,6 +372,16 @@ struct KernelInfo {
   Handle context;
   Handle kernel;
 };
+struct AskFloorPlan {  // context 0: only whether the driver has such a table
+  Handle context;
+};
+constexpr uint32_t MAX_FLOOR_PLAN_BYTES = 2048;
+struct FloorPlan {  // the reply
+  uint32_t n_bytes;  // of each of the two
+  uint32_t reserved;
+  uint8_t first[MAX_FLOOR_PLAN_BYTES];
+  uint8_t second[MAX_FLOOR_PLAN_BYTES];
+};
 struct ParamInfo {
   uint32_t offset;
   uint32_t bytes;

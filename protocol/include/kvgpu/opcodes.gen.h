@@ -155,6 +155,7 @@ enum class Op : uint16_t {
   cuDeviceGetGraphMemAttribute = 348,
   cuDeviceSetGraphMemAttribute = 349,
   cuDeviceGraphMemTrim = 350,
+  FLOOR_PLAN = 660,
 };
 
 // The minor version of the protocol that brought the record.
@@ -247,6 +248,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceGetGraphMemAttribute:
     case Op::cuDeviceSetGraphMemAttribute:
     case Op::cuDeviceGraphMemTrim:
+    case Op::FLOOR_PLAN:
       return 2;
     default:
       return 1;

@@ -71,6 +71,9 @@ def jax(record: Record) -> None:
 
 def numba(record: Record) -> None:
     import numpy as np
+
+    # NumPy 2.4 has it no longer, numba-cuda of 2025 asks for it.
+    vars(np).setdefault("row_stack", np.vstack)
     from numba import cuda, int32
 
     @cuda.jit  # type: ignore[untyped-decorator]

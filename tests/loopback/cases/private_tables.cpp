@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots of the driver's private tables that libraries call and no documentation describes.
+#include <malloc.h>
+
+#include <cstring>
+
+#include "support.h"
+
+namespace {
+
+constexpr CUuuid uuid(const unsigned char (&bytes)[16]) {
+  CUuuid id{};
+  for (int i = 0; i < 16; ++i) id.bytes[i] = static_cast<char>(bytes[i]);
+  return id;
+}
+constexpr CUuuid FLOOR_PLAN = uuid({0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x88, 0x2c,
+                                    0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca});
+constexpr CUuuid CONTEXT_STREAM = uuid({0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6,
+                                        0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2});
+constexpr CUuuid FUNCTION = uuid({0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1,
+                                  0x82, 0xaf, 0xf1, 0x99, 0x1e});
+
+template <typename Function>
+Function slot(const CUuuid& table_id, size_t index) {
+  const void* table = nullptr;
+  CU(cuGetExportTable(&table, &table_id));
+  const auto* const slots = static_cast<const uintptr_t*>(table);
+  REQUIRE(slots[0] > index * sizeof *slots);
+  return reinterpret_cast<Function>(slots[index]);
+}
+
+}  // namespace
+
+TEST_CASE("private tables: the floor plan has an entry for each TPC, the same each time") {
+  const Gpu gpu;
+  const auto get = slot<CUresult (*)(uint8_t**, uint8_t**)>(FLOOR_PLAN, 4);
+  const auto release = slot<CUresult (*)(uint8_t*, uint8_t*)>(FLOOR_PLAN, 13);
+  int n_multiprocessors;
+  CU(cuDeviceGetAttribute(&n_multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                          gpu.device));
+  const size_t n = static_cast<size_t>(n_multiprocessors) / 2;
+  std::vector<std::string> plans;
+  for (int i = 0; i < 2; ++i) {
+    uint8_t *first = nullptr, *second = nullptr;
+    CU(get(&first, &second));
+    REQUIRE(malloc_usable_size(first) >= n);
+    REQUIRE(malloc_usable_size(second) >= n);
+    plans.push_back(std::string(reinterpret_cast<char*>(first), n) +
+                    std::string(reinterpret_cast<char*>(second), n));
+    CU(release(first, second));
+  }
+  CHECK(plans[0] == plans[1]);
+  CHECK(plans[0] != std::string(2 * n, '\0'));
+}
+
+TEST_CASE("private tables: a context's number is the documented one") {
+  const Gpu gpu;
+  const auto get = slot<CUresult (*)(CUcontext, unsigned long long*)>(CONTEXT_STREAM, 4);
+  CUcontext context = nullptr;
+  CU(cuCtxGetCurrent(&context));
+  unsigned long long documented = 0, id = 1;
+  CU(cuCtxGetId(context, &documented));
+  CU(get(context, &id));
+  CHECK(id == documented);
+}
+
+TEST_CASE("private tables: a visitor is shown a module's kernels until it has enough") {
+  const Gpu gpu;
+  using Visitor = int (*)(void*, CUfunction, const char*, void*);
+  const auto visit = slot<CUresult (*)(CUcontext, CUmodule, Visitor, void*)>(FUNCTION, 7);
+  CUcontext context = nullptr;
+  CU(cuCtxGetCurrent(&context));
+  CUfunction found = nullptr;
+  const Visitor first = [](void* user, CUfunction function, const char*, void*) {
+    *static_cast<CUfunction*>(user) = function;
+    return 0;
+  };
+  CHECK(visit(context, gpu.module, first, &found) == CUDA_ERROR_INVALID_VALUE);
+  unsigned n = 0;
+  CU(cuModuleGetFunctionCount(&n, gpu.module));
+  std::vector<CUfunction> functions(n);
+  CU(cuModuleEnumerateFunctions(functions.data(), n, gpu.module));
+  CHECK(found == functions[0]);
+}
+
+TEST_CASE("private tables: an unknown one is told apart from none") {
+  const Gpu gpu;
+  const CUuuid unknown{};
+  const void* table = &unknown;
+  CU_IS(cuGetExportTable(&table, &unknown), CUDA_ERROR_INVALID_VALUE);
+  CHECK(table == nullptr);
+}
