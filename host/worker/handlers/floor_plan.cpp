@@ -15,7 +15,7 @@ namespace {
 
 constexpr CUuuid FLOOR_PLAN_TABLE = {
     {0x17, 0x34, static_cast<char>(0xdc), 0x26, static_cast<char>(0x80), 0x0d, 0x47, 0x45,
-     static_cast<char>(0x88), 0x2c, static_cast<char>(0xc0), static_cast<char>(0xf1),
+     static_cast<char>(0x87), 0x26, static_cast<char>(0xc0), static_cast<char>(0xf1),
      static_cast<char>(0xe7), static_cast<char>(0xdd), static_cast<char>(0x8b),
      static_cast<char>(0xca)}};
 constexpr size_t GET = 4, FREE = 13;

@@ -7,9 +7,9 @@ Environment: NVCC, NVCCFLAGS, CUDA_ARCH (default: of the GPU that is here).
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -29,9 +29,9 @@ LIBRARIES = {
 def roots() -> list[Path]:
     """Folders with include/ and lib/: the wheels' first, since their versions fit each other."""
     found = []
-    spec = importlib.util.find_spec("nvidia")
-    for place in (spec and spec.submodule_search_locations) or []:
-        found += [path for path in sorted(Path(place).iterdir()) if (path / "include").is_dir()]
+    # Not what $PYTHONPATH has: the host's part of kvgpu may have been put there, with a few of these wheels.
+    for place in site.getsitepackages():
+        found += sorted(path.parent for path in Path(place).glob("nvidia/*/include"))
     if nvcc := shutil.which("nvcc"):
         found.append(Path(nvcc).resolve().parents[1])
     return found
