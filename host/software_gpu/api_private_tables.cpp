@@ -35,20 +35,6 @@ CUresult free_floor_plan(uint8_t* cluster, uint8_t* index) {
   return CUDA_SUCCESS;
 }
 
-CUresult visit_functions(CUcontext, CUmodule module,
-                         int (*visitor)(void*, CUfunction, const char*, void*), void* user) {
-  unsigned n = 0;
-  RETURN_IF_FAILED(cuModuleGetFunctionCount(&n, module));
-  std::vector<CUfunction> functions(n);
-  RETURN_IF_FAILED(cuModuleEnumerateFunctions(functions.data(), n, module));
-  for (CUfunction function : functions) {
-    const char* name = nullptr;
-    RETURN_IF_FAILED(cuFuncGetName(&name, function));
-    if (visitor(user, function, name, nullptr) == 0) return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-
 template <size_t N>
 std::array<Slot, N> table_of(std::initializer_list<std::pair<size_t, Slot>> used) {
   std::array<Slot, N> table;
@@ -68,18 +54,10 @@ struct Known {
 SOFTWARE_GPU_API cuGetExportTable(const void** table, const CUuuid* uuid) {
   static const auto plan = table_of<17>(
       {{4, reinterpret_cast<Slot>(&floor_plan)}, {13, reinterpret_cast<Slot>(&free_floor_plan)}});
-  static const auto context_stream = table_of<93>({{4, reinterpret_cast<Slot>(&cuCtxGetId)}});
-  static const auto function = table_of<99>({{7, reinterpret_cast<Slot>(&visit_functions)}});
   static const Known known[] = {
       {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b,
         0xca},
        plan.data()},
-      {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8,
-        0xf2},
-       context_stream.data()},
-      {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99,
-        0x1e},
-       function.data()},
   };
   if (!table || !uuid) return CUDA_ERROR_INVALID_VALUE;
   *table = nullptr;

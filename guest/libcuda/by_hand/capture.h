@@ -42,6 +42,10 @@ struct Capture {
 // CUDA_SUCCESS, or what a potentially unsafe call gets from this thread now (and the capture it
 // breaks becomes invalid).
 CUresult unsafe_call_allowed();
+/// The driver refused to take a call into a capture, which ends the capture.
+inline bool is_capture_error(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_CAPTURED_EVENT;
+}
 
 // May work be given to this stream now? Legacy stream against captures of blocking streams, and
 // invalid captures.

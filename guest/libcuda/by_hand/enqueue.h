@@ -35,7 +35,7 @@ class Enqueue {
     body.mark = 0;
     const CUresult result = Session::get().call_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
-    return result;
+    return is_capture_error(result) ? break_capture(*stream_, result) : result;
   }
   // With a progress number, for streams that do not capture.
   template <typename Body, typename... Parts>

@@ -136,7 +136,7 @@ CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
     if (event == nullptr || (event->flags & CU_EVENT_DISABLE_TIMING))
       return CUDA_ERROR_INVALID_HANDLE;
   }
-  const Call call(CaptureRule::FORBIDDEN, events[0]->context);
+  const Call call(CaptureRule::ALLOWED, events[0]->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   // An event's number is reached just before the driver records it: then the answer is due at once.
   for (;;) {

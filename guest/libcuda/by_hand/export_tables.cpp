@@ -138,24 +138,42 @@ CUresult context_is_plain(CUcontext, uint32_t* kind, void**) {
 const auto context_checks =
     make_table<15, "CONTEXT_CHECKS">({{2, slot(&context_is_plain)}, {3, slot(&tools_none)}});
 
-// ---- CONTEXT_STREAM
-const auto context_stream = make_table<93, "CONTEXT_STREAM">({{4, slot(&ctx_get_id)}});
+// ---- CONTEXT_STREAM: cuBLASLt keys its workspaces by the numbers of context and stream
+CUresult device_of_context(CUcontext context, CUdevice* device) {
+  return ctx_get_device_v2(device, context);
+}
+// The driver's own object of a stream: the program only gives it back.
+CUresult private_stream(CUcontext, CUstream stream, Stream** found, int default_is_per_thread) {
+  if (found == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (stream == nullptr && default_is_per_thread != 0) stream = CU_STREAM_PER_THREAD;
+  CUresult error = CUDA_SUCCESS;
+  Stream* const known = find_stream(stream, &error);
+  if (known != nullptr) *found = known;
+  return error;
+}
+CUresult private_stream_id(CUcontext, const Stream* stream, uint64_t* id) {
+  if (stream == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *id = stream->id;
+  return CUDA_SUCCESS;
+}
+const auto context_stream = make_table<93, "CONTEXT_STREAM">({{3, slot(&device_of_context)},
+                                                              {4, slot(&ctx_get_id)},
+                                                              {39, slot(&private_stream_id)},
+                                                              {51, slot(&private_stream)}});
 
 // ---- FUNCTION
 using FunctionVisitor = int (*)(void* user, CUfunction function, const char* name, void*);
-// cuFFT's visitor takes the first kernel and answers 0, that is enough; what the driver answers
-// then was seen on driver 580.
-CUresult visit_functions(CUcontext, CUmodule module, FunctionVisitor visitor, void* user) {
+// Driver 580 shows all kernels, whatever the visitor answers, and returns how many there were.
+int visit_functions(CUcontext, CUmodule module, FunctionVisitor visitor, void* user) {
   unsigned n = 0;
-  if (const CUresult bad = module_get_function_count(&n, module)) return bad;
+  if (module_get_function_count(&n, module) != CUDA_SUCCESS) return 0;
   std::vector<CUfunction> functions(n);
-  if (const CUresult bad = module_enumerate_functions(functions.data(), n, module)) return bad;
+  if (module_enumerate_functions(functions.data(), n, module) != CUDA_SUCCESS) return 0;
   for (const CUfunction function : functions) {
     const char* name;
-    if (const CUresult bad = func_get_name(&name, function)) return bad;
-    if (visitor(user, function, name, nullptr) == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (func_get_name(&name, function) == CUDA_SUCCESS) visitor(user, function, name, nullptr);
   }
-  return CUDA_SUCCESS;
+  return static_cast<int>(n);
 }
 const auto function_table = make_table<99, "FUNCTION">({{7, slot(&visit_functions)}});
 

@@ -26,6 +26,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
+  if (const CUresult bad = unsafe_call_allowed()) return bad;
   Graph* const graph = find(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr uint64_t KNOWN = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |

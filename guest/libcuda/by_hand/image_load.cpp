@@ -67,7 +67,7 @@ struct LoadReply {
 
 CUresult load(wire::Op op, const ImageBytes& image, bool is_library, JitOptions& jit,
               wire::Handle* handle) {
-  const Call call(CaptureRule::FORBIDDEN, nullptr,
+  const Call call(CaptureRule::ALLOWED, nullptr,
                   is_library ? ContextRule::OPTIONAL : ContextRule::NEEDED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult result = CUDA_ERROR_INVALID_IMAGE;

@@ -134,7 +134,7 @@ CUresult module_get_global_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, c
 
 CUresult library_get_module(CUmodule* pMod, CUlibrary library) {
   if (pMod == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::FORBIDDEN);
+  const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   Module* const owner = find(library);
   if (owner == nullptr) return CUDA_ERROR_INVALID_HANDLE;

@@ -41,6 +41,9 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (enqueue.capture() == nullptr) {
+    if (const CUresult bad = unsafe_call_allowed()) return bad;
+  }
   const Allowance allowance(enqueue.call(), bytes);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   Stream& target = enqueue.stream();
@@ -168,7 +171,7 @@ CUresult mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
 }
 
 CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
-  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const Width width = width_of(attr);
   if (find(pool) == nullptr || value == nullptr || width == Width::NONE) {
@@ -181,7 +184,7 @@ CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attr, voi
 }
 
 CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
-  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const Width width = width_of(attr);
   if (find(pool) == nullptr || value == nullptr || width == Width::NONE) {

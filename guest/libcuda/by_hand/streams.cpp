@@ -221,6 +221,7 @@ CUresult stream_synchronize(CUstream hStream) {
   if (stream->capture.load() != nullptr) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
+  if (const CUresult bad = unsafe_call_allowed()) return bad;
   if (const CUresult bad = enqueue_allowed(*stream)) return bad;
   return synchronize_stream(*stream);
 }
@@ -234,6 +235,7 @@ CUresult stream_query(CUstream hStream) {
   if (stream->capture.load() != nullptr) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
+  if (const CUresult bad = unsafe_call_allowed()) return bad;
   if (const CUresult bad = enqueue_allowed(*stream)) return bad;
   std::vector<StreamNumber> numbers;
   if (const CUresult bad = mark_streams(*stream, &numbers)) return bad;
@@ -266,8 +268,12 @@ CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
   CUresult error = CUDA_SUCCESS;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Stream* const stream = find_stream(hStream, &error);
-  if (stream != nullptr) *flags = stream->flags;
-  return error;
+  if (stream == nullptr) return error;
+  if (stream->capture.load() != nullptr) {
+    if (const CUresult bad = unsafe_call_allowed()) return bad;
+  }
+  *flags = stream->flags;
+  return CUDA_SUCCESS;
 }
 
 CUresult stream_get_priority(CUstream hStream, int* priority) {

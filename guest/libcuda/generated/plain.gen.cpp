@@ -10,7 +10,7 @@ namespace kvgpu::guest {
 
 CUresult ctx_get_limit(size_t* pvalue, CUlimit limit) {
   if (pvalue == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::FORBIDDEN);
+  Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::cuCtxGetLimit_in in{call.context(), static_cast<uint64_t>(limit)};
   wire::cuCtxGetLimit_out out;
@@ -41,7 +41,7 @@ CUresult ctx_get_cache_config(CUfunc_cache* pconfig) {
 }
 
 CUresult ctx_set_cache_config(CUfunc_cache config) {
-  Call call(CaptureRule::ALLOWED);
+  Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::cuCtxSetCacheConfig_in in{call.context(), static_cast<uint64_t>(config)};
   return call.sync(wire::Op::cuCtxSetCacheConfig, in);
@@ -84,7 +84,7 @@ CUresult mem_pool_destroy(CUmemoryPool pool) {
 }
 
 CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep) {
-  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuMemPoolTrimTo_in in{call.context(), to_wire(pool),
@@ -204,7 +204,7 @@ CUresult graph_destroy(CUgraph hGraph) {
 }
 
 CUresult graph_exec_destroy(CUgraphExec hGraphExec) {
-  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::GRAPH_EXEC, hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
   const wire::cuGraphExecDestroy_in in{call.context(), to_wire(hGraphExec)};

@@ -29,7 +29,7 @@ LIBRARIES = {
 def roots() -> list[Path]:
     """Folders with include/ and lib/: the wheels' first, since their versions fit each other."""
     found = []
-    # Not what $PYTHONPATH has: the host's part of kvgpu may have been put there, with a few of these wheels.
+    # Not those of $PYTHONPATH, which may hold a few of these wheels for kvgpu itself.
     for place in site.getsitepackages():
         found += sorted(path.parent for path in Path(place).glob("nvidia/*/include"))
     if nvcc := shutil.which("nvcc"):

@@ -4,7 +4,6 @@
 
 #include "support.h"
 
-
 namespace {
 
 // What the calls are made on: all of it is there before the capture begins.
@@ -29,8 +28,20 @@ struct Things {
     CUgraphNode node;
     CU(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
     CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CU(cuStreamCreate(&made_other, CU_STREAM_NON_BLOCKING));
+    pool_properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    pool_properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device};
+    access = {pool_properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CU(cuMemPoolCreate(&made_pool, &pool_properties));
+    CU(cuMemAllocAsync(&pooled, 256, other));
+    registered = page + 4096;
+    CU(cuMemHostRegister(registered, 4096, 0));
+    CU(cuCtxCreate(&spare_context, nullptr, 0, gpu.device));
+    CU(cuCtxPopCurrent(&context));
     CU(cuStreamSynchronize(other));
   }
+  // Pages stay registered when their context goes.
+  ~Things() { (void)cuMemHostUnregister(registered); }
   Gpu gpu;
   CUstream capturing = nullptr, other = nullptr, made_stream = nullptr;
   CUevent event = nullptr, second_event = nullptr, made_event = nullptr;
@@ -45,6 +56,19 @@ struct Things {
   CUgraph graph = nullptr, made_graph = nullptr;
   CUgraphExec exec = nullptr, made_exec = nullptr;
   CUcontext context = nullptr;
+  CUcontext spare_context = nullptr;
+  CUstream made_other = nullptr;
+  CUmemPoolProps pool_properties{};
+  CUmemAccessDesc access{};
+  CUmemAccess_flags access_flags{};
+  CUmemoryPool made_pool = nullptr;
+  CUdeviceptr pooled = 0;
+  CUfunc_cache cache{};
+  CUgraphExecUpdateResultInfo update{};
+  CUgraphNode node = nullptr;
+  CUlinkState link = nullptr;
+  void* registered = nullptr;
+  unsigned long long id = 0;
   size_t bytes = 0, pitch = 0;
   int number = 0;
   float ms = 0;
@@ -57,79 +81,105 @@ struct Rule {
   CUresult expected;
 };
 
-#define RULE(code, call) {#call, []([[maybe_unused]] Things& t) { return call; }, static_cast<CUresult>(code)}
+constexpr CUresult ALLOWED = CUDA_SUCCESS;
+constexpr CUresult UNSAFE = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+
+#define RULE(code, call) {#call, []([[maybe_unused]] Things& t) { return call; }, code}
 // clang-format off
 const Rule RULES[] = {
-    RULE(0, cuLibraryLoadData(&t.made_library, kernels_ptx(), nullptr, nullptr, 0, nullptr, nullptr, 0)),
-    RULE(0, cuLibraryUnload(t.spare_library)),
-    RULE(0, cuLibraryGetKernel(&t.kernel, t.library, "read_counter")),
-    RULE(0, cuLibraryGetModule(&t.module, t.library)),
-    RULE(0, cuLibraryGetGlobal(&t.address, &t.bytes, t.library, "counter")),
-    RULE(0, cuKernelGetFunction(&t.function, t.kernel)),
-    RULE(0, cuKernelGetAttribute(&t.number, CU_FUNC_ATTRIBUTE_NUM_REGS, t.kernel, t.gpu.device)),
-    RULE(0, cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, t.kernel, t.gpu.device)),
-    RULE(0, cuModuleLoadData(&t.module, kernels_ptx())),
-    RULE(0, cuModuleUnload(t.spare_module)),
-    RULE(0, cuModuleGetFunction(&t.function, t.gpu.module, "read_counter")),
-    RULE(0, cuModuleGetGlobal(&t.address, &t.bytes, t.gpu.module, "counter")),
-    RULE(0, cuFuncGetAttribute(&t.number, CU_FUNC_ATTRIBUTE_NUM_REGS, t.gpu.function("add_one"))),
-    RULE(0, cuFuncSetAttribute(t.gpu.function("add_one"), CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50)),
-    RULE(0, cuFuncSetCacheConfig(t.gpu.function("add_one"), CU_FUNC_CACHE_PREFER_L1)),
-    RULE(0, cuFuncLoad(t.gpu.function("add_one"))),
-    RULE(0, cuOccupancyMaxActiveBlocksPerMultiprocessor(&t.number, t.gpu.function("add_one"), 32, 0)),
-    RULE(0, cuMemAlloc(&t.address, 256)),
-    RULE(0, cuMemAllocPitch(&t.address, &t.pitch, 256, 2, 4)),
-    RULE(0, cuMemFree(t.spare)),
-    RULE(0, cuMemAllocHost(&t.pointer, 256)),
-    RULE(0, cuMemHostAlloc(&t.pointer, 256, 0)),
-    RULE(0, cuMemFreeHost(t.spare_pinned)),
-    RULE(0, cuMemHostRegister(t.page, 4096, 0)),
-    RULE(0, cuMemHostGetDevicePointer(&t.address, t.pinned, 0)),
-    RULE(0, cuMemHostGetFlags(&t.flags, t.pinned)),
-    RULE(0, cuMemGetInfo(&t.bytes, &t.pitch)),
-    RULE(0, cuMemGetAddressRange(&t.address, &t.bytes, t.dptr)),
-    RULE(0, cuPointerGetAttribute(&t.number, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, t.dptr)),
-    RULE(0, cuMemcpyHtoD(t.dptr, t.page, 16)),
-    RULE(0, cuMemcpyDtoH(t.page, t.dptr, 16)),
-    RULE(0, cuMemcpyDtoD(t.dptr, t.spare, 16)),
-    RULE(0, cuMemcpyHtoDAsync(t.dptr, t.page, 16, t.other)),
-    RULE(0, cuMemsetD8(t.dptr, 1, 16)),
-    RULE(0, cuMemsetD8Async(t.dptr, 1, 16, t.other)),
-    RULE(0, cuMemAllocAsync(&t.address, 256, t.other)),
-    RULE(0, cuMemPoolTrimTo(t.pool, 0)),
-    RULE(0, cuMemPoolSetAttribute(t.pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &t.number)),
-    RULE(0, cuMemPoolGetAttribute(t.pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &t.bytes)),
-    RULE(0, cuStreamCreate(&t.made_stream, CU_STREAM_NON_BLOCKING)),
-    RULE(0, cuStreamDestroy(t.other)),
-    RULE(0, cuStreamQuery(t.other)),
-    RULE(0, cuStreamSynchronize(t.other)),
-    RULE(0, cuStreamSynchronize(nullptr)),
-    RULE(0, cuStreamQuery(nullptr)),
-    RULE(0, cuStreamGetFlags(t.capturing, &t.flags)),
-    RULE(0, cuStreamGetFlags(nullptr, &t.flags)),
-    RULE(0, cuStreamGetPriority(t.capturing, &t.number)),
-    RULE(0, cuStreamGetCtx(t.capturing, &t.context)),
-    RULE(0, cuStreamWaitEvent(t.other, t.event, 0)),
-    RULE(0, cuStreamWaitEvent(t.capturing, t.event, 0)),
-    RULE(0, cuEventCreate(&t.made_event, CU_EVENT_DEFAULT)),
-    RULE(0, cuEventDestroy(t.second_event)),
-    RULE(0, cuEventRecord(t.event, t.other)),
-    RULE(0, cuEventQuery(t.event)),
-    RULE(0, cuEventSynchronize(t.event)),
-    RULE(0, cuEventElapsedTime(&t.ms, t.event, t.second_event)),
-    RULE(0, cuCtxSynchronize()),
-    RULE(0, cuCtxGetLimit(&t.bytes, CU_LIMIT_STACK_SIZE)),
-    RULE(0, cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20)),
-    RULE(0, cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1)),
-    RULE(0, cuCtxResetPersistingL2Cache()),
-    RULE(0, cuCtxCreate(&t.context, nullptr, 0, t.gpu.device)),
-    RULE(0, cuGraphCreate(&t.made_graph, 0)),
-    RULE(0, cuGraphInstantiateWithFlags(&t.made_exec, t.graph, 0)),
-    RULE(0, cuGraphLaunch(t.exec, t.other)),
-    RULE(0, cuGraphUpload(t.exec, t.other)),
-    RULE(0, cuGraphExecDestroy(t.exec)),
-    RULE(0, cuGraphDestroy(t.graph)),
-    RULE(0, cuStreamBeginCapture(t.other, CU_STREAM_CAPTURE_MODE_GLOBAL)),
+    RULE(ALLOWED, cuLibraryLoadData(&t.made_library, kernels_ptx(), nullptr, nullptr, 0, nullptr, nullptr, 0)),
+    RULE(UNSAFE, cuLibraryUnload(t.spare_library)),
+    RULE(ALLOWED, cuLibraryGetKernel(&t.kernel, t.library, "read_counter")),
+    RULE(ALLOWED, cuLibraryGetModule(&t.module, t.library)),
+    RULE(ALLOWED, cuLibraryGetGlobal(&t.address, &t.bytes, t.library, "counter")),
+    RULE(ALLOWED, cuKernelGetFunction(&t.function, t.kernel)),
+    RULE(ALLOWED, cuKernelGetAttribute(&t.number, CU_FUNC_ATTRIBUTE_NUM_REGS, t.kernel, t.gpu.device)),
+    RULE(ALLOWED, cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, t.kernel, t.gpu.device)),
+    RULE(ALLOWED, cuModuleLoadData(&t.module, kernels_ptx())),
+    RULE(UNSAFE, cuModuleUnload(t.spare_module)),
+    RULE(ALLOWED, cuModuleGetFunction(&t.function, t.gpu.module, "read_counter")),
+    RULE(ALLOWED, cuModuleGetGlobal(&t.address, &t.bytes, t.gpu.module, "counter")),
+    RULE(ALLOWED, cuFuncGetAttribute(&t.number, CU_FUNC_ATTRIBUTE_NUM_REGS, t.gpu.function("add_one"))),
+    RULE(ALLOWED, cuFuncSetAttribute(t.gpu.function("add_one"), CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50)),
+    RULE(ALLOWED, cuFuncSetCacheConfig(t.gpu.function("add_one"), CU_FUNC_CACHE_PREFER_L1)),
+    RULE(ALLOWED, cuFuncLoad(t.gpu.function("add_one"))),
+    RULE(ALLOWED, cuOccupancyMaxActiveBlocksPerMultiprocessor(&t.number, t.gpu.function("add_one"), 32, 0)),
+    RULE(UNSAFE, cuMemAlloc(&t.address, 256)),
+    RULE(UNSAFE, cuMemAllocPitch(&t.address, &t.pitch, 256, 2, 4)),
+    RULE(UNSAFE, cuMemFree(t.spare)),
+    RULE(UNSAFE, cuMemAllocHost(&t.pointer, 256)),
+    RULE(UNSAFE, cuMemHostAlloc(&t.pointer, 256, 0)),
+    RULE(UNSAFE, cuMemFreeHost(t.spare_pinned)),
+    RULE(UNSAFE, cuMemHostRegister(t.page, 4096, 0)),
+    RULE(ALLOWED, cuMemHostGetDevicePointer(&t.address, t.pinned, 0)),
+    RULE(ALLOWED, cuMemHostGetFlags(&t.flags, t.pinned)),
+    RULE(ALLOWED, cuMemGetInfo(&t.bytes, &t.pitch)),
+    RULE(ALLOWED, cuMemGetAddressRange(&t.address, &t.bytes, t.dptr)),
+    RULE(ALLOWED, cuPointerGetAttribute(&t.number, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, t.dptr)),
+    RULE(ALLOWED, cuMemcpyHtoD(t.dptr, t.page, 16)),
+    RULE(ALLOWED, cuMemcpyDtoH(t.page, t.dptr, 16)),
+    RULE(ALLOWED, cuMemcpyDtoD(t.dptr, t.spare, 16)),
+    RULE(ALLOWED, cuMemcpyHtoDAsync(t.dptr, t.page, 16, t.other)),
+    RULE(ALLOWED, cuMemsetD8(t.dptr, 1, 16)),
+    RULE(ALLOWED, cuMemsetD8Async(t.dptr, 1, 16, t.other)),
+    RULE(UNSAFE, cuMemAllocAsync(&t.address, 256, t.other)),
+    RULE(UNSAFE, cuMemPoolTrimTo(t.pool, 0)),
+    RULE(UNSAFE, cuMemPoolSetAttribute(t.pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &t.number)),
+    RULE(UNSAFE, cuMemPoolGetAttribute(t.pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &t.bytes)),
+    RULE(ALLOWED, cuStreamCreate(&t.made_stream, CU_STREAM_NON_BLOCKING)),
+    RULE(ALLOWED, cuStreamDestroy(t.other)),
+    RULE(UNSAFE, cuStreamQuery(t.other)),
+    RULE(UNSAFE, cuStreamSynchronize(t.other)),
+    RULE(UNSAFE, cuStreamSynchronize(nullptr)),
+    RULE(UNSAFE, cuStreamQuery(nullptr)),
+    RULE(UNSAFE, cuStreamGetFlags(t.capturing, &t.flags)),
+    RULE(ALLOWED, cuStreamGetFlags(nullptr, &t.flags)),
+    RULE(ALLOWED, cuStreamGetPriority(t.capturing, &t.number)),
+    RULE(ALLOWED, cuStreamGetCtx(t.capturing, &t.context)),
+    RULE(ALLOWED, cuStreamWaitEvent(t.other, t.event, 0)),
+    RULE(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(t.capturing, t.event, 0)),
+    RULE(ALLOWED, cuEventCreate(&t.made_event, CU_EVENT_DEFAULT)),
+    RULE(ALLOWED, cuEventDestroy(t.second_event)),
+    RULE(ALLOWED, cuEventRecord(t.event, t.other)),
+    RULE(UNSAFE, cuEventQuery(t.event)),
+    RULE(UNSAFE, cuEventSynchronize(t.event)),
+    RULE(ALLOWED, cuEventElapsedTime(&t.ms, t.event, t.second_event)),
+    RULE(UNSAFE, cuCtxSynchronize()),
+    RULE(ALLOWED, cuCtxGetLimit(&t.bytes, CU_LIMIT_STACK_SIZE)),
+    RULE(UNSAFE, cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20)),
+    RULE(UNSAFE, cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1)),
+    RULE(ALLOWED, cuCtxResetPersistingL2Cache()),
+    RULE(ALLOWED, cuCtxCreate(&t.context, nullptr, 0, t.gpu.device)),
+    RULE(ALLOWED, cuGraphCreate(&t.made_graph, 0)),
+    RULE(UNSAFE, cuGraphInstantiateWithFlags(&t.made_exec, t.graph, 0)),
+    RULE(ALLOWED, cuGraphLaunch(t.exec, t.other)),
+    RULE(ALLOWED, cuGraphUpload(t.exec, t.other)),
+    RULE(UNSAFE, cuGraphExecDestroy(t.exec)),
+    RULE(ALLOWED, cuGraphDestroy(t.graph)),
+    RULE(ALLOWED, cuStreamBeginCapture(t.other, CU_STREAM_CAPTURE_MODE_GLOBAL)),
+    RULE(ALLOWED, cuMemPoolCreate(&t.pool, &t.pool_properties)),
+    RULE(ALLOWED, cuMemPoolDestroy(t.made_pool)),
+    RULE(ALLOWED, cuMemPoolSetAccess(t.pool, &t.access, 1)),
+    RULE(ALLOWED, cuMemPoolGetAccess(&t.access_flags, t.pool, &t.access.location)),
+    RULE(ALLOWED, cuMemFreeAsync(t.pooled, t.other)),
+    RULE(ALLOWED, cuDeviceGetDefaultMemPool(&t.pool, t.gpu.device)),
+    RULE(ALLOWED, cuDeviceSetMemPool(t.gpu.device, t.pool)),
+    RULE(ALLOWED, cuDeviceGraphMemTrim(t.gpu.device)),
+    RULE(ALLOWED, cuCtxGetCacheConfig(&t.cache)),
+    RULE(ALLOWED, cuCtxSetFlags(CU_CTX_SCHED_YIELD)),
+    RULE(ALLOWED, cuCtxGetApiVersion(t.gpu.context, &t.flags)),
+    RULE(ALLOWED, cuCtxDestroy(t.spare_context)),
+    RULE(ALLOWED, cuDevicePrimaryCtxRetain(&t.context, t.gpu.device)),
+    RULE(ALLOWED, cuGraphClone(&t.made_graph, t.graph)),
+    RULE(ALLOWED, cuGraphExecUpdate(t.exec, t.graph, &t.update)),
+    RULE(ALLOWED, cuGraphAddEmptyNode(&t.node, t.graph, nullptr, 0)),
+    RULE(ALLOWED, cuLaunchHostFunc(t.other, [](void*) {}, nullptr)),
+    RULE(ALLOWED, cuStreamAddCallback(t.other, [](CUstream, CUresult, void*) {}, nullptr, 0)),
+    RULE(ALLOWED, cuStreamCopyAttributes(t.other, t.made_other)),
+    RULE(ALLOWED, cuStreamGetId(t.capturing, &t.id)),
+    RULE(ALLOWED, cuStreamWriteValue32(t.other, t.dptr, 1, 0)),
+    RULE(ALLOWED, cuMemHostUnregister(t.registered)),
+    RULE(ALLOWED, cuLinkCreate(0, nullptr, nullptr, &t.link)),
 };
 // clang-format on
 
@@ -142,7 +192,10 @@ TEST_CASE("capture: which calls are unsafe") {
     const CUresult result = rule.call(t);
     CUstreamCaptureStatus status;
     CU(cuStreamIsCapturing(t.capturing, &status));
-    printf("RULE %3d %d %s\n", result, status, rule.name);
+    INFO(std::string(rule.name));
+    CU_IS(result, rule.expected);
+    CHECK(status == (rule.expected == ALLOWED ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                              : CU_STREAM_CAPTURE_STATUS_INVALIDATED));
     CUgraph graph = nullptr;
     (void)cuStreamEndCapture(t.capturing, &graph);
   }

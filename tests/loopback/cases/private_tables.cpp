@@ -64,23 +64,54 @@ TEST_CASE("private tables: a context's number is the documented one") {
   CHECK(id == documented);
 }
 
-TEST_CASE("private tables: a visitor is shown a module's kernels until it has enough") {
+TEST_CASE("private tables: a stream's number is the documented one") {
+  const Gpu gpu;
+  const auto find = slot<CUresult (*)(CUcontext, CUstream, void**, int)>(CONTEXT_STREAM, 51);
+  const auto number = slot<CUresult (*)(CUcontext, void*, unsigned long long*)>(CONTEXT_STREAM, 39);
+  const auto number_of = [&](CUstream stream, int default_is_per_thread) {
+    void* found = nullptr;
+    CU(find(gpu.context, stream, &found, default_is_per_thread));
+    unsigned long long id = 0;
+    CU(number(gpu.context, found, &id));
+    return id;
+  };
+  const auto documented = [](CUstream stream) {
+    unsigned long long id = 0;
+    CU(cuStreamGetId(stream, &id));
+    return id;
+  };
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (const CUstream each : {stream, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+    CHECK(number_of(each, 0) == documented(each));
+  }
+  CHECK(number_of(nullptr, 0) == documented(CU_STREAM_LEGACY));
+  CHECK(number_of(nullptr, 1) == documented(CU_STREAM_PER_THREAD));
+  CU(cuStreamDestroy(stream));
+}
+
+TEST_CASE("private tables: a visitor is shown all kernels of a module, in the documented order") {
   const Gpu gpu;
   using Visitor = int (*)(void*, CUfunction, const char*, void*);
-  const auto visit = slot<CUresult (*)(CUcontext, CUmodule, Visitor, void*)>(FUNCTION, 7);
-  CUcontext context = nullptr;
-  CU(cuCtxGetCurrent(&context));
-  CUfunction found = nullptr;
-  const Visitor first = [](void* user, CUfunction function, const char*, void*) {
-    *static_cast<CUfunction*>(user) = function;
-    return 0;
-  };
-  CHECK(visit(context, gpu.module, first, &found) == CUDA_ERROR_INVALID_VALUE);
+  const auto visit = slot<int (*)(CUcontext, CUmodule, Visitor, void*)>(FUNCTION, 7);
+  using Found = std::vector<std::pair<CUfunction, std::string>>;
   unsigned n = 0;
   CU(cuModuleGetFunctionCount(&n, gpu.module));
+  Found expected;
   std::vector<CUfunction> functions(n);
   CU(cuModuleEnumerateFunctions(functions.data(), n, gpu.module));
-  CHECK(found == functions[0]);
+  for (const CUfunction function : functions) {
+    const char* name = nullptr;
+    CU(cuFuncGetName(&name, function));
+    expected.emplace_back(function, name);
+  }
+  Found found;
+  const Visitor note = [](void* user, CUfunction function, const char* name, void*) {
+    static_cast<Found*>(user)->emplace_back(function, name);
+    return 0;
+  };
+  CHECK(visit(gpu.context, gpu.module, note, &found) == static_cast<int>(n));
+  CHECK(found == expected);
 }
 
 TEST_CASE("private tables: an unknown one is told apart from none") {
