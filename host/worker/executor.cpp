@@ -246,6 +246,9 @@ void tell_of_functions(Session& session, const Task& task, CUresult why) {
 }  // namespace
 
 void run_task(Session& session, const Task& task) {
+  using Clock = std::chrono::steady_clock;
+  const bool is_timed = (task.header.flags & wire::TIMED) != 0;
+  const Clock::time_point begun = is_timed ? Clock::now() : Clock::time_point{};
   ReplyWriter reply;
   CUresult result;
   const bool is_skipped = !task.op->runs_poisoned && session.poison.stops(task.seq);
@@ -266,7 +269,9 @@ void run_task(Session& session, const Task& task) {
     }
   }
   if (task.wants_reply()) {
-    session.events.reply(task.header.call_id, result, reply, is_skipped ? wire::REPLY_DEFERRED : 0);
+    uint32_t flags = is_skipped ? wire::REPLY_DEFERRED : 0;
+    if (is_timed) flags |= wire::reply_time(Clock::now() - begun);
+    session.events.reply(task.header.call_id, result, reply, flags);
   } else if (result != CUDA_SUCCESS) {
     tell_of_functions(session, task, result);
   }

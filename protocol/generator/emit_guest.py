@@ -24,7 +24,7 @@ def api_h(model: Model) -> str:
 
 def exports_cpp(model: Model) -> str:
     """exports.gen.cpp: the C ABI of what is served, with the per-thread twins."""
-    text = f'{banner(model)}#include "by_hand/session.h"\n#include "generated/api.gen.h"\n\n'
+    text = f'{banner(model)}#include "by_hand/session.h"\n#include "by_hand/trace.h"\n#include "generated/api.gen.h"\n\n'
     text += "namespace guest = kvgpu::guest;\n\n"
     text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
     twins = {n: model.twin_of(n) for n in model.exported}
@@ -45,11 +45,16 @@ def _export(row: Row, symbol: str, default_stream: str) -> str:
     check = (
         ""
         if row.before_init
-        else "  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;\n"
+        else "if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;\n"
     )
+    params = [p.name for p in row.function.params]
+    entry = f'"{symbol}", "{row.cls}", "{" ".join(params)}"'
     return (
-        f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n{check}"
-        f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}\n"
+        f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n"
+        f"  static constinit guest::TracedEntry entry{{{entry}}};\n"
+        f"  return guest::traced(entry, [&] {{\n{check}"
+        f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}"
+        f"{''.join(', ' + name for name in params)});\n}}\n"
     )
 
 

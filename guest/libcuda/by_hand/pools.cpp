@@ -120,7 +120,7 @@ CUresult device_get_mem_pool(CUmemoryPool* pool, CUdevice dev) {
 }
 
 CUresult device_set_mem_pool(CUdevice dev, CUmemoryPool pool) {
-  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   const MemPool* const known = find(pool);
@@ -149,7 +149,7 @@ CUresult mem_set_mem_pool(CUmemLocation* location, CUmemAllocationType type, CUm
 
 CUresult mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (pool == nullptr || poolProps == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const CUresult bad = check_location(&poolProps->location, poolProps->allocType);
   if (bad != CUDA_SUCCESS) return bad;
@@ -203,7 +203,7 @@ CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attr, voi
 }
 
 CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
-  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (find(pool) == nullptr || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
@@ -220,7 +220,7 @@ CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* map, size
 
 CUresult mem_pool_get_access(CUmemAccess_flags* flags, CUmemoryPool memPool,
                              CUmemLocation* location) {
-  const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (flags == nullptr || find(memPool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = check_location(location, CU_MEM_ALLOCATION_TYPE_PINNED)) return bad;
@@ -244,6 +244,9 @@ CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryP
 CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (enqueue.capture() == nullptr) {
+    if (const CUresult bad = unsafe_call_allowed()) return bad;
+  }
   const wire::FreeAsync body{0, 0, dptr};
   const auto known = memory_map().find(dptr);
   if (!known || known->begin != dptr) return CUDA_ERROR_INVALID_VALUE;

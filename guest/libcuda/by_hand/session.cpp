@@ -99,6 +99,8 @@ CUresult Session::wait_reply(uint64_t call_id, Pending* pending) {
 }
 
 CUresult Session::reply_result(const Pending& pending) {
+  if (Trace::is_on()) [[unlikely]]
+    Trace::answered(pending.len_bytes, pending.time);
   if (pending.is_deferred && is_open()) (void)take_error();  // the program is told by this reply
   return pending.result;
 }
@@ -132,6 +134,8 @@ void Session::dispatch(const wire::Header& header, const std::byte* body, uint32
       }
       pending.result = static_cast<CUresult>(reply.result);
       pending.is_deferred = (reply.flags & wire::REPLY_DEFERRED) != 0;
+      pending.time = reply.flags >> wire::REPLY_TIME_SHIFT;
+      pending.len_bytes = len_bytes;
       pending.done.store(true, std::memory_order_release);
       return;
     }

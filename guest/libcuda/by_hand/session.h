@@ -22,6 +22,7 @@
 #include "kvgpu/ring.h"
 #include "log.h"
 #include "objects.h"
+#include "trace.h"
 
 struct msghdr;
 
@@ -166,6 +167,8 @@ class Session {
     std::atomic<bool> done{false};  // release by dispatch(), acquire by who waits
     CUresult result = CUDA_SUCCESS;
     bool is_deferred = false;  // skipped: the result is the session's deferred error
+    uint32_t time = 0;         // what the worker took, as the reply says it
+    uint32_t len_bytes = 0;    // of the reply
   };
   struct HostEntry {
     HostFunction function;  // of a stream; of a graph:
@@ -227,6 +230,8 @@ class Session {
     Pending pending{out};
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
+    if (Trace::is_on()) [[unlikely]]
+      header.flags = wire::TIMED;
     header.target = wire::make_target(0, static_cast<uint32_t>(device));
     header.call_id = expect(&pending);
     const CUresult result = submit(header, what, parts...);
@@ -250,6 +255,8 @@ class Session {
       }
       commands_.write(header, parts...);
     }
+    if (Trace::is_on()) [[unlikely]]
+      Trace::sent(len_bytes);
     if (logs(Level::TRACE)) [[unlikely]] {
       log(Level::TRACE, "opcode %u, %u bytes, call %llu", header.opcode, len_bytes,
           static_cast<unsigned long long>(header.call_id));

@@ -37,6 +37,7 @@ constexpr Key KEYS[] = {
     {"sync", &Settings::sync, 0, 1, nullptr},
     {"log", nullptr, 0, 0, &Settings::log},
     {"log_file", nullptr, 0, 0, &Settings::log_file},
+    {"trace", nullptr, 0, 0, &Settings::trace},
 };
 
 struct Loaded {

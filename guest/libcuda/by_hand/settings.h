@@ -18,6 +18,7 @@ struct Settings {
   uint64_t sync = 0;  // 1: every call waits until the worker's has returned
   std::string log = "warn";
   std::string log_file;  // empty: standard error
+  std::string trace;     // the file; empty: none
 };
 
 // Read at the first use, once; what is wrong in them is left out here and told by check_settings().

@@ -264,16 +264,24 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   return result;
 }
 
+namespace {
+
+// Driver 580 takes some questions about a stream that captures for unsafe calls, others not.
+Stream* find_unless_captured(CUstream handle, CUresult* error) {
+  Stream* const stream = find_stream(handle, error);
+  if (stream == nullptr || stream->capture.load() == nullptr) return stream;
+  *error = unsafe_call_allowed();
+  return *error == CUDA_SUCCESS ? stream : nullptr;
+}
+
+}  // namespace
+
 CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
   CUresult error = CUDA_SUCCESS;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
-  if (stream == nullptr) return error;
-  if (stream->capture.load() != nullptr) {
-    if (const CUresult bad = unsafe_call_allowed()) return bad;
-  }
-  *flags = stream->flags;
-  return CUDA_SUCCESS;
+  const Stream* const stream = find_unless_captured(hStream, &error);
+  if (stream != nullptr) *flags = stream->flags;
+  return error;
 }
 
 CUresult stream_get_priority(CUstream hStream, int* priority) {
@@ -295,7 +303,7 @@ CUresult stream_get_ctx(CUstream hStream, CUcontext* pctx) {
 CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
   CUresult error = CUDA_SUCCESS;
   if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  const Stream* const stream = find_unless_captured(hStream, &error);
   if (stream != nullptr) *streamId = stream->id;
   return error;
 }

@@ -2,524 +2,1236 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "by_hand/session.h"
+#include "by_hand/trace.h"
 #include "generated/api.gen.h"
 
 namespace guest = kvgpu::guest;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT CUresult CUDAAPI cuInit(unsigned int Flags) { return guest::init(Flags); }
+EXPORT CUresult CUDAAPI cuInit(unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuInit", "local", "Flags"};
+  return guest::traced(entry, [&] { return guest::init(Flags); }, Flags);
+}
 EXPORT CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
-  return guest::driver_get_version(driverVersion);
+  static constinit guest::TracedEntry entry{"cuDriverGetVersion", "local", "driverVersion"};
+  return guest::traced(
+      entry, [&] { return guest::driver_get_version(driverVersion); }, driverVersion);
 }
 EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char** pStr) {
-  return guest::get_error_string(error, pStr);
+  static constinit guest::TracedEntry entry{"cuGetErrorString", "local", "error pStr"};
+  return guest::traced(entry, [&] { return guest::get_error_string(error, pStr); }, error, pStr);
 }
 EXPORT CUresult CUDAAPI cuGetErrorName(CUresult error, const char** pStr) {
-  return guest::get_error_name(error, pStr);
+  static constinit guest::TracedEntry entry{"cuGetErrorName", "local", "error pStr"};
+  return guest::traced(entry, [&] { return guest::get_error_name(error, pStr); }, error, pStr);
 }
 EXPORT CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion,
                                          cuuint64_t flags) {
-  return guest::get_proc_address(symbol, pfn, cudaVersion, flags);
+  static constinit guest::TracedEntry entry{"cuGetProcAddress", "local",
+                                            "symbol pfn cudaVersion flags"};
+  return guest::traced(
+      entry, [&] { return guest::get_proc_address(symbol, pfn, cudaVersion, flags); }, symbol, pfn,
+      cudaVersion, flags);
 }
 EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion,
                                             cuuint64_t flags,
                                             CUdriverProcAddressQueryResult* symbolStatus) {
-  return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
-                                    CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuGetProcAddress_v2", "local",
+                                            "symbol pfn cudaVersion flags symbolStatus"};
+  return guest::traced(
+      entry,
+      [&] {
+        return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
+                                          CU_STREAM_LEGACY);
+      },
+      symbol, pfn, cudaVersion, flags, symbolStatus);
 }
 EXPORT CUresult CUDAAPI cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) {
-  return guest::get_export_table(ppExportTable, pExportTableId);
+  static constinit guest::TracedEntry entry{"cuGetExportTable", "local",
+                                            "ppExportTable pExportTableId"};
+  return guest::traced(
+      entry, [&] { return guest::get_export_table(ppExportTable, pExportTableId); }, ppExportTable,
+      pExportTableId);
 }
 EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get(device, ordinal);
+  static constinit guest::TracedEntry entry{"cuDeviceGet", "local", "device ordinal"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get(device, ordinal);
+      },
+      device, ordinal);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetCount(int* count) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_count(count);
+  static constinit guest::TracedEntry entry{"cuDeviceGetCount", "local", "count"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_count(count);
+      },
+      count);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetName(char* name, int len, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_name(name, len, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetName", "local", "name len dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_name(name, len, dev);
+      },
+      name, len, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_total_mem_v2(bytes, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceTotalMem_v2", "local", "bytes dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_total_mem_v2(bytes, dev);
+      },
+      bytes, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_attribute(pi, attrib, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetAttribute", "local", "pi attrib dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_attribute(pi, attrib, dev);
+      },
+      pi, attrib, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_uuid(uuid, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetUuid", "local", "uuid dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_uuid(uuid, dev);
+      },
+      uuid, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_uuid_v2(uuid, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetUuid_v2", "local", "uuid dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_uuid_v2(uuid, dev);
+      },
+      uuid, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_pci_bus_id(pciBusId, len, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetPCIBusId", "local", "pciBusId len dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_pci_bus_id(pciBusId, len, dev);
+      },
+      pciBusId, len, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_by_pci_bus_id(dev, pciBusId);
+  static constinit guest::TracedEntry entry{"cuDeviceGetByPCIBusId", "local", "dev pciBusId"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_by_pci_bus_id(dev, pciBusId);
+      },
+      dev, pciBusId);
 }
 EXPORT CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_compute_capability(major, minor, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceComputeCapability", "local",
+                                            "major minor dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_compute_capability(major, minor, dev);
+      },
+      major, minor, dev);
 }
 EXPORT CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_get_loading_mode(mode);
+  static constinit guest::TracedEntry entry{"cuModuleGetLoadingMode", "local", "mode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_get_loading_mode(mode);
+      },
+      mode);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_retain(pctx, dev);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxRetain", "sync", "pctx dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_retain(pctx, dev);
+      },
+      pctx, dev);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_release(dev);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxRelease", "local", "dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_release(dev);
+      },
+      dev);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_release_v2(dev);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxRelease_v2", "local", "dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_release_v2(dev);
+      },
+      dev);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_get_state(dev, flags, active);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxGetState", "local",
+                                            "dev flags active"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_get_state(dev, flags, active);
+      },
+      dev, flags, active);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_set_flags(dev, flags);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxSetFlags", "local", "dev flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_set_flags(dev, flags);
+      },
+      dev, flags);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_set_flags_v2(dev, flags);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxSetFlags_v2", "local", "dev flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_set_flags_v2(dev, flags);
+      },
+      dev, flags);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_reset(dev);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxReset", "sync", "dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_reset(dev);
+      },
+      dev);
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_primary_ctx_reset_v2(dev);
+  static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxReset_v2", "local", "dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_primary_ctx_reset_v2(dev);
+      },
+      dev);
 }
 EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext* pctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_current(pctx);
+  static constinit guest::TracedEntry entry{"cuCtxGetCurrent", "local", "pctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_current(pctx);
+      },
+      pctx);
 }
 EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_set_current(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxSetCurrent", "local", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_set_current(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_push_current_v2(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxPushCurrent_v2", "local", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_push_current_v2(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* pctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_pop_current_v2(pctx);
+  static constinit guest::TracedEntry entry{"cuCtxPopCurrent_v2", "local", "pctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_pop_current_v2(pctx);
+      },
+      pctx);
 }
 EXPORT CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_device(device);
+  static constinit guest::TracedEntry entry{"cuCtxGetDevice", "local", "device"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_device(device);
+      },
+      device);
 }
 EXPORT CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_device_v2(device, ctx);
+  static constinit guest::TracedEntry entry{"cuCtxGetDevice_v2", "local", "device ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_device_v2(device, ctx);
+      },
+      device, ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_flags(flags);
+  static constinit guest::TracedEntry entry{"cuCtxGetFlags", "local", "flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_flags(flags);
+      },
+      flags);
 }
 EXPORT CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_id(ctx, ctxId);
+  static constinit guest::TracedEntry entry{"cuCtxGetId", "local", "ctx ctxId"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_id(ctx, ctxId);
+      },
+      ctx, ctxId);
 }
 EXPORT CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_api_version(ctx, version);
+  static constinit guest::TracedEntry entry{"cuCtxGetApiVersion", "local", "ctx version"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_api_version(ctx, version);
+      },
+      ctx, version);
 }
 EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_stream_priority_range(leastPriority, greatestPriority);
+  static constinit guest::TracedEntry entry{"cuCtxGetStreamPriorityRange", "local",
+                                            "leastPriority greatestPriority"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_stream_priority_range(leastPriority, greatestPriority);
+      },
+      leastPriority, greatestPriority);
 }
 EXPORT CUresult CUDAAPI cuCtxSynchronize() {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_synchronize();
+  static constinit guest::TracedEntry entry{"cuCtxSynchronize", "completion", ""};
+  return guest::traced(entry, [&] {
+    if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+    return guest::ctx_synchronize();
+  });
 }
 EXPORT CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_synchronize_v2(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxSynchronize_v2", "completion", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_synchronize_v2(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_limit(pvalue, limit);
+  static constinit guest::TracedEntry entry{"cuCtxGetLimit", "sync", "pvalue limit"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_limit(pvalue, limit);
+      },
+      pvalue, limit);
 }
 EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_set_limit(limit, value);
+  static constinit guest::TracedEntry entry{"cuCtxSetLimit", "sync", "limit value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_set_limit(limit, value);
+      },
+      limit, value);
 }
 EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_create(pctx, flags, dev);
+  static constinit guest::TracedEntry entry{"cuCtxCreate", "sync", "pctx flags dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_create(pctx, flags, dev);
+      },
+      pctx, flags, dev);
 }
 EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_create_v2(pctx, flags, dev);
+  static constinit guest::TracedEntry entry{"cuCtxCreate_v2", "sync", "pctx flags dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_create_v2(pctx, flags, dev);
+      },
+      pctx, flags, dev);
 }
 EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray,
                                        int numParams, unsigned int flags, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_create_v3(pctx, paramsArray, numParams, flags, dev);
+  static constinit guest::TracedEntry entry{"cuCtxCreate_v3", "sync",
+                                            "pctx paramsArray numParams flags dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_create_v3(pctx, paramsArray, numParams, flags, dev);
+      },
+      pctx, paramsArray, numParams, flags, dev);
 }
 EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams,
                                        unsigned int flags, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_create_v4(pctx, ctxCreateParams, flags, dev);
+  static constinit guest::TracedEntry entry{"cuCtxCreate_v4", "sync",
+                                            "pctx ctxCreateParams flags dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_create_v4(pctx, ctxCreateParams, flags, dev);
+      },
+      pctx, ctxCreateParams, flags, dev);
 }
 EXPORT CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_destroy(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxDestroy", "sync", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_destroy(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_destroy_v2(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxDestroy_v2", "sync", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_destroy_v2(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_attach(pctx, flags);
+  static constinit guest::TracedEntry entry{"cuCtxAttach", "local", "pctx flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_attach(pctx, flags);
+      },
+      pctx, flags);
 }
 EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_detach(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxDetach", "sync", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_detach(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_push_current(ctx);
+  static constinit guest::TracedEntry entry{"cuCtxPushCurrent", "local", "ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_push_current(ctx);
+      },
+      ctx);
 }
 EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext* pctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_pop_current(pctx);
+  static constinit guest::TracedEntry entry{"cuCtxPopCurrent", "local", "pctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_pop_current(pctx);
+      },
+      pctx);
 }
 EXPORT CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_set_flags(flags);
+  static constinit guest::TracedEntry entry{"cuCtxSetFlags", "sync", "flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_set_flags(flags);
+      },
+      flags);
 }
 EXPORT CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache* pconfig) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_cache_config(pconfig);
+  static constinit guest::TracedEntry entry{"cuCtxGetCacheConfig", "sync", "pconfig"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_cache_config(pconfig);
+      },
+      pconfig);
 }
 EXPORT CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_set_cache_config(config);
+  static constinit guest::TracedEntry entry{"cuCtxSetCacheConfig", "sync", "config"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_set_cache_config(config);
+      },
+      config);
 }
 EXPORT CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_get_shared_mem_config(pConfig);
+  static constinit guest::TracedEntry entry{"cuCtxGetSharedMemConfig", "sync", "pConfig"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_get_shared_mem_config(pConfig);
+      },
+      pConfig);
 }
 EXPORT CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_set_shared_mem_config(config);
+  static constinit guest::TracedEntry entry{"cuCtxSetSharedMemConfig", "sync", "config"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::ctx_set_shared_mem_config(config);
+      },
+      config);
 }
 EXPORT CUresult CUDAAPI cuCtxResetPersistingL2Cache() {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::ctx_reset_persisting_l2_cache();
+  static constinit guest::TracedEntry entry{"cuCtxResetPersistingL2Cache", "sync", ""};
+  return guest::traced(entry, [&] {
+    if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+    return guest::ctx_reset_persisting_l2_cache();
+  });
 }
 EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_v2(dptr, bytesize);
+  static constinit guest::TracedEntry entry{"cuMemAlloc_v2", "sync", "dptr bytesize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_v2(dptr, bytesize);
+      },
+      dptr, bytesize);
 }
 EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_free_v2(dptr);
+  static constinit guest::TracedEntry entry{"cuMemFree_v2", "sync", "dptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_free_v2(dptr);
+      },
+      dptr);
 }
 EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t* free, size_t* total) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_get_info_v2(free, total);
+  static constinit guest::TracedEntry entry{"cuMemGetInfo_v2", "sync", "free total"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_info_v2(free, total);
+      },
+      free, total);
 }
 EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes,
                                            size_t Height, unsigned int ElementSizeBytes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_pitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  static constinit guest::TracedEntry entry{"cuMemAllocPitch_v2", "sync",
+                                            "dptr pPitch WidthInBytes Height ElementSizeBytes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_pitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+      },
+      dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 }
 EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize,
                                                 CUdeviceptr dptr) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_get_address_range_v2(pbase, psize, dptr);
+  static constinit guest::TracedEntry entry{"cuMemGetAddressRange_v2", "local", "pbase psize dptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_address_range_v2(pbase, psize, dptr);
+      },
+      pbase, psize, dptr);
 }
 EXPORT CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_host_alloc(pp, bytesize, Flags);
+  static constinit guest::TracedEntry entry{"cuMemHostAlloc", "local", "pp bytesize Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_host_alloc(pp, bytesize, Flags);
+      },
+      pp, bytesize, Flags);
 }
 EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void** pp, size_t bytesize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_host_v2(pp, bytesize);
+  static constinit guest::TracedEntry entry{"cuMemAllocHost_v2", "local", "pp bytesize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_host_v2(pp, bytesize);
+      },
+      pp, bytesize);
 }
 EXPORT CUresult CUDAAPI cuMemAllocHost(void** pp, unsigned int bytesize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_host(pp, bytesize);
+  static constinit guest::TracedEntry entry{"cuMemAllocHost", "local", "pp bytesize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_host(pp, bytesize);
+      },
+      pp, bytesize);
 }
 EXPORT CUresult CUDAAPI cuMemFreeHost(void* p) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_free_host(p);
+  static constinit guest::TracedEntry entry{"cuMemFreeHost", "completion", "p"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_free_host(p);
+      },
+      p);
 }
 EXPORT CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_host_register(p, bytesize, Flags);
+  static constinit guest::TracedEntry entry{"cuMemHostRegister", "local", "p bytesize Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_host_register(p, bytesize, Flags);
+      },
+      p, bytesize, Flags);
 }
 EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_host_register_v2(p, bytesize, Flags);
+  static constinit guest::TracedEntry entry{"cuMemHostRegister_v2", "local", "p bytesize Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_host_register_v2(p, bytesize, Flags);
+      },
+      p, bytesize, Flags);
 }
 EXPORT CUresult CUDAAPI cuMemHostUnregister(void* p) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_host_unregister(p);
+  static constinit guest::TracedEntry entry{"cuMemHostUnregister", "completion", "p"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_host_unregister(p);
+      },
+      p);
 }
 EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p,
                                                      unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_host_get_device_pointer_v2(pdptr, p, Flags);
+  static constinit guest::TracedEntry entry{"cuMemHostGetDevicePointer_v2", "local",
+                                            "pdptr p Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_host_get_device_pointer_v2(pdptr, p, Flags);
+      },
+      pdptr, p, Flags);
 }
 EXPORT CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_host_get_flags(pFlags, p);
+  static constinit guest::TracedEntry entry{"cuMemHostGetFlags", "local", "pFlags p"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_host_get_flags(pFlags, p);
+      },
+      pFlags, p);
 }
 EXPORT CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
                                               CUdeviceptr ptr) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::pointer_get_attribute(data, attribute, ptr);
+  static constinit guest::TracedEntry entry{"cuPointerGetAttribute", "local", "data attribute ptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::pointer_get_attribute(data, attribute, ptr);
+      },
+      data, attribute, ptr);
 }
 EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
                                                CUpointer_attribute* attributes, void** data,
                                                CUdeviceptr ptr) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::pointer_get_attributes(numAttributes, attributes, data, ptr);
+  static constinit guest::TracedEntry entry{"cuPointerGetAttributes", "local",
+                                            "numAttributes attributes data ptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::pointer_get_attributes(numAttributes, attributes, data, ptr);
+      },
+      numAttributes, attributes, data, ptr);
 }
 EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                               CUdeviceptr ptr) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::pointer_set_attribute(value, attribute, ptr);
+  static constinit guest::TracedEntry entry{"cuPointerSetAttribute", "local",
+                                            "value attribute ptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::pointer_set_attribute(value, attribute, ptr);
+      },
+      value, attribute, ptr);
 }
 EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_async(dptr, bytesize, hStream);
+  static constinit guest::TracedEntry entry{"cuMemAllocAsync", "sync", "dptr bytesize hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_async(dptr, bytesize, hStream);
+      },
+      dptr, bytesize, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_free_async(dptr, hStream);
+  static constinit guest::TracedEntry entry{"cuMemFreeAsync", "async", "dptr hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_free_async(dptr, hStream);
+      },
+      dptr, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize,
                                                 CUmemoryPool pool, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_from_pool_async(dptr, bytesize, pool, hStream);
+  static constinit guest::TracedEntry entry{"cuMemAllocFromPoolAsync", "sync",
+                                            "dptr bytesize pool hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_from_pool_async(dptr, bytesize, pool, hStream);
+      },
+      dptr, bytesize, pool, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_create(pool, poolProps);
+  static constinit guest::TracedEntry entry{"cuMemPoolCreate", "sync", "pool poolProps"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_create(pool, poolProps);
+      },
+      pool, poolProps);
 }
 EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_destroy(pool);
+  static constinit guest::TracedEntry entry{"cuMemPoolDestroy", "sync", "pool"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_destroy(pool);
+      },
+      pool);
 }
 EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_trim_to(pool, minBytesToKeep);
+  static constinit guest::TracedEntry entry{"cuMemPoolTrimTo", "sync", "pool minBytesToKeep"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_trim_to(pool, minBytesToKeep);
+      },
+      pool, minBytesToKeep);
 }
 EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
                                               void* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_set_attribute(pool, attr, value);
+  static constinit guest::TracedEntry entry{"cuMemPoolSetAttribute", "sync", "pool attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_set_attribute(pool, attr, value);
+      },
+      pool, attr, value);
 }
 EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
                                               void* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_get_attribute(pool, attr, value);
+  static constinit guest::TracedEntry entry{"cuMemPoolGetAttribute", "sync", "pool attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_get_attribute(pool, attr, value);
+      },
+      pool, attr, value);
 }
 EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map,
                                            size_t count) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_set_access(pool, map, count);
+  static constinit guest::TracedEntry entry{"cuMemPoolSetAccess", "sync", "pool map count"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_set_access(pool, map, count);
+      },
+      pool, map, count);
 }
 EXPORT CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool,
                                            CUmemLocation* location) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_pool_get_access(flags, memPool, location);
+  static constinit guest::TracedEntry entry{"cuMemPoolGetAccess", "sync", "flags memPool location"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_pool_get_access(flags, memPool, location);
+      },
+      flags, memPool, location);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_default_mem_pool(pool_out, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetDefaultMemPool", "sync", "pool_out dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_default_mem_pool(pool_out, dev);
+      },
+      pool_out, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_mem_pool(pool, dev);
+  static constinit guest::TracedEntry entry{"cuDeviceGetMemPool", "sync", "pool dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_mem_pool(pool, dev);
+      },
+      pool, dev);
 }
 EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_set_mem_pool(dev, pool);
+  static constinit guest::TracedEntry entry{"cuDeviceSetMemPool", "sync", "dev pool"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_set_mem_pool(dev, pool);
+      },
+      dev, pool);
 }
 EXPORT CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
                                                CUmemAllocationType type) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_get_default_mem_pool(pool_out, location, type);
+  static constinit guest::TracedEntry entry{"cuMemGetDefaultMemPool", "sync",
+                                            "pool_out location type"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_default_mem_pool(pool_out, location, type);
+      },
+      pool_out, location, type);
 }
 EXPORT CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location,
                                         CUmemAllocationType type) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_get_mem_pool(pool, location, type);
+  static constinit guest::TracedEntry entry{"cuMemGetMemPool", "sync", "pool location type"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_mem_pool(pool, location, type);
+      },
+      pool, location, type);
 }
 EXPORT CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
                                         CUmemoryPool pool) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_set_mem_pool(location, type, pool);
+  static constinit guest::TracedEntry entry{"cuMemSetMemPool", "sync", "location type pool"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_set_mem_pool(location, type, pool);
+      },
+      location, type, pool);
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost,
                                         size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_htod_v2(dstDevice, srcHost, ByteCount, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoD_v2", "bulk",
+                                            "dstDevice srcHost ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htod_v2(dstDevice, srcHost, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstDevice, srcHost, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtoh_v2(dstHost, srcDevice, ByteCount, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoH_v2", "bulk",
+                                            "dstHost srcDevice ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtoh_v2(dstHost, srcDevice, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstHost, srcDevice, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                         size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtod_v2(dstDevice, srcDevice, ByteCount, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoD_v2", "bulk",
+                                            "dstDevice srcDevice ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtod_v2(dstDevice, srcDevice, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstDevice, srcDevice, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy(dst, src, ByteCount, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpy", "bulk", "dst src ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy(dst, src, ByteCount, CU_STREAM_LEGACY);
+      },
+      dst, src, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost,
                                              size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_htod_async_v2(dstDevice, srcHost, ByteCount, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoDAsync_v2", "bulk",
+                                            "dstDevice srcHost ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htod_async_v2(dstDevice, srcHost, ByteCount, hStream);
+      },
+      dstDevice, srcHost, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
                                              CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtoh_async_v2(dstHost, srcDevice, ByteCount, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoHAsync_v2", "bulk",
+                                            "dstHost srcDevice ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtoh_async_v2(dstHost, srcDevice, ByteCount, hStream);
+      },
+      dstHost, srcDevice, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                              size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtod_async_v2(dstDevice, srcDevice, ByteCount, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoDAsync_v2", "async",
+                                            "dstDevice srcDevice ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtod_async_v2(dstDevice, srcDevice, ByteCount, hStream);
+      },
+      dstDevice, srcDevice, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                       CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_async(dst, src, ByteCount, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpyAsync", "bulk", "dst src ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_async(dst, src, ByteCount, hStream);
+      },
+      dst, src, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
                                            size_t count, CUmemcpyAttributes* attrs,
                                            size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
                                            CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
-                                   hStream);
+  static constinit guest::TracedEntry entry{
+      "cuMemcpyBatchAsync", "bulk",
+      "dsts srcs sizes count attrs attrsIdxs numAttrs failIdx hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                         failIdx, hStream);
+      },
+      dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
                                               size_t count, CUmemcpyAttributes* attrs,
                                               size_t* attrsIdxs, size_t numAttrs,
                                               CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
-                                      hStream);
+  static constinit guest::TracedEntry entry{
+      "cuMemcpyBatchAsync_v2", "bulk", "dsts srcs sizes count attrs attrsIdxs numAttrs hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                            hStream);
+      },
+      dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d8_v2(dstDevice, uc, N, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemsetD8_v2", "async", "dstDevice uc N"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d8_v2(dstDevice, uc, N, CU_STREAM_LEGACY);
+      },
+      dstDevice, uc, N);
 }
 EXPORT CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d16_v2(dstDevice, us, N, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemsetD16_v2", "async", "dstDevice us N"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d16_v2(dstDevice, us, N, CU_STREAM_LEGACY);
+      },
+      dstDevice, us, N);
 }
 EXPORT CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d32_v2(dstDevice, ui, N, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemsetD32_v2", "async", "dstDevice ui N"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d32_v2(dstDevice, ui, N, CU_STREAM_LEGACY);
+      },
+      dstDevice, ui, N);
 }
 EXPORT CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                                         CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d8_async(dstDevice, uc, N, hStream);
+  static constinit guest::TracedEntry entry{"cuMemsetD8Async", "async", "dstDevice uc N hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d8_async(dstDevice, uc, N, hStream);
+      },
+      dstDevice, uc, N, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                          CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d16_async(dstDevice, us, N, hStream);
+  static constinit guest::TracedEntry entry{"cuMemsetD16Async", "async", "dstDevice us N hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d16_async(dstDevice, us, N, hStream);
+      },
+      dstDevice, us, N, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                          CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d32_async(dstDevice, ui, N, hStream);
+  static constinit guest::TracedEntry entry{"cuMemsetD32Async", "async", "dstDevice ui N hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d32_async(dstDevice, ui, N, hStream);
+      },
+      dstDevice, ui, N, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
                                      CUdeviceptr srcDevice, CUcontext srcContext,
                                      size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
-                            CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpyPeer", "async",
+                                            "dstDevice dstContext srcDevice srcContext ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                  CU_STREAM_LEGACY);
+      },
+      dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
                                           CUdeviceptr srcDevice, CUcontext srcContext,
                                           size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+  static constinit guest::TracedEntry entry{
+      "cuMemcpyPeerAsync", "async", "dstDevice dstContext srcDevice srcContext ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                        hStream);
+      },
+      dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_2d_v2(pCopy, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpy2D_v2", "bulk", "pCopy"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_2d_v2(pCopy, CU_STREAM_LEGACY);
+      },
+      pCopy);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_2d_unaligned_v2(pCopy, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpy2DUnaligned_v2", "bulk", "pCopy"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_2d_unaligned_v2(pCopy, CU_STREAM_LEGACY);
+      },
+      pCopy);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_2d_async_v2(pCopy, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpy2DAsync_v2", "bulk", "pCopy hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_2d_async_v2(pCopy, hStream);
+      },
+      pCopy, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_v2(pCopy, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpy3D_v2", "bulk", "pCopy"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_3d_v2(pCopy, CU_STREAM_LEGACY);
+      },
+      pCopy);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_async_v2(pCopy, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpy3DAsync_v2", "bulk", "pCopy hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_3d_async_v2(pCopy, hStream);
+      },
+      pCopy, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                         size_t Width, size_t Height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D8_v2", "async",
+                                            "dstDevice dstPitch uc Width Height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_LEGACY);
+      },
+      dstDevice, dstPitch, uc, Width, Height);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
                                          size_t Width, size_t Height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D16_v2", "async",
+                                            "dstDevice dstPitch us Width Height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_LEGACY);
+      },
+      dstDevice, dstPitch, us, Width, Height);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
                                          size_t Width, size_t Height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D32_v2", "async",
+                                            "dstDevice dstPitch ui Width Height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_LEGACY);
+      },
+      dstDevice, dstPitch, ui, Width, Height);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                           size_t Width, size_t Height, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d8_async(dstDevice, dstPitch, uc, Width, Height, hStream);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D8Async", "async",
+                                            "dstDevice dstPitch uc Width Height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d8_async(dstDevice, dstPitch, uc, Width, Height, hStream);
+      },
+      dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch,
                                            unsigned short us, size_t Width, size_t Height,
                                            CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width, Height, hStream);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D16Async", "async",
+                                            "dstDevice dstPitch us Width Height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width, Height, hStream);
+      },
+      dstDevice, dstPitch, us, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
                                            size_t Width, size_t Height, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width, Height, hStream);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D32Async", "async",
+                                            "dstDevice dstPitch ui Width Height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width, Height, hStream);
+      },
+      dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
                                           CUjit_option* jitOptions, void** jitOptionsValues,
@@ -527,111 +1239,266 @@ EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
                                           CUlibraryOption* libraryOptions,
                                           void** libraryOptionValues,
                                           unsigned int numLibraryOptions) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_load_data(library, code, jitOptions, jitOptionsValues, numJitOptions,
-                                  libraryOptions, libraryOptionValues, numLibraryOptions);
+  static constinit guest::TracedEntry entry{
+      "cuLibraryLoadData", "sync",
+      "library code jitOptions jitOptionsValues numJitOptions libraryOptions libraryOptionValues "
+      "numLibraryOptions"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_load_data(library, code, jitOptions, jitOptionsValues, numJitOptions,
+                                        libraryOptions, libraryOptionValues, numLibraryOptions);
+      },
+      library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+      libraryOptionValues, numLibraryOptions);
 }
 EXPORT CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_unload(library);
+  static constinit guest::TracedEntry entry{"cuLibraryUnload", "sync", "library"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_unload(library);
+      },
+      library);
 }
 EXPORT CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_get_kernel(pKernel, library, name);
+  static constinit guest::TracedEntry entry{"cuLibraryGetKernel", "sync", "pKernel library name"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_get_kernel(pKernel, library, name);
+      },
+      pKernel, library, name);
 }
 EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
                                            const char* name) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_get_global(dptr, bytes, library, name);
+  static constinit guest::TracedEntry entry{"cuLibraryGetGlobal", "sync",
+                                            "dptr bytes library name"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_get_global(dptr, bytes, library, name);
+      },
+      dptr, bytes, library, name);
 }
 EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_get_module(pMod, library);
+  static constinit guest::TracedEntry entry{"cuLibraryGetModule", "sync", "pMod library"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_get_module(pMod, library);
+      },
+      pMod, library);
 }
 EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_get_function(pFunc, kernel);
+  static constinit guest::TracedEntry entry{"cuKernelGetFunction", "local", "pFunc kernel"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_get_function(pFunc, kernel);
+      },
+      pFunc, kernel);
 }
 EXPORT CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel,
                                              CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_get_attribute(pi, attrib, kernel, dev);
+  static constinit guest::TracedEntry entry{"cuKernelGetAttribute", "local",
+                                            "pi attrib kernel dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_get_attribute(pi, attrib, kernel, dev);
+      },
+      pi, attrib, kernel, dev);
 }
 EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
                                              CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_set_attribute(attrib, val, kernel, dev);
+  static constinit guest::TracedEntry entry{"cuKernelSetAttribute", "sync",
+                                            "attrib val kernel dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_set_attribute(attrib, val, kernel, dev);
+      },
+      attrib, val, kernel, dev);
 }
 EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_load_data(module, image);
+  static constinit guest::TracedEntry entry{"cuModuleLoadData", "sync", "module image"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_load_data(module, image);
+      },
+      module, image);
 }
 EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image,
                                            unsigned int numOptions, CUjit_option* options,
                                            void** optionValues) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_load_data_ex(module, image, numOptions, options, optionValues);
+  static constinit guest::TracedEntry entry{"cuModuleLoadDataEx", "sync",
+                                            "module image numOptions options optionValues"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_load_data_ex(module, image, numOptions, options, optionValues);
+      },
+      module, image, numOptions, options, optionValues);
 }
 EXPORT CUresult CUDAAPI cuModuleUnload(CUmodule hmod) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_unload(hmod);
+  static constinit guest::TracedEntry entry{"cuModuleUnload", "sync", "hmod"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_unload(hmod);
+      },
+      hmod);
 }
 EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_get_function(hfunc, hmod, name);
+  static constinit guest::TracedEntry entry{"cuModuleGetFunction", "sync", "hfunc hmod name"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_get_function(hfunc, hmod, name);
+      },
+      hfunc, hmod, name);
 }
 EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod,
                                              const char* name) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_get_global_v2(dptr, bytes, hmod, name);
+  static constinit guest::TracedEntry entry{"cuModuleGetGlobal_v2", "sync", "dptr bytes hmod name"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_get_global_v2(dptr, bytes, hmod, name);
+      },
+      dptr, bytes, hmod, name);
 }
 EXPORT CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_get_attribute(pi, attrib, hfunc);
+  static constinit guest::TracedEntry entry{"cuFuncGetAttribute", "local", "pi attrib hfunc"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_get_attribute(pi, attrib, hfunc);
+      },
+      pi, attrib, hfunc);
 }
 EXPORT CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib,
                                            int value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_set_attribute(hfunc, attrib, value);
+  static constinit guest::TracedEntry entry{"cuFuncSetAttribute", "sync", "hfunc attrib value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_set_attribute(hfunc, attrib, value);
+      },
+      hfunc, attrib, value);
 }
 EXPORT CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_get_name(name, hfunc);
+  static constinit guest::TracedEntry entry{"cuFuncGetName", "local", "name hfunc"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_get_name(name, hfunc);
+      },
+      name, hfunc);
 }
 EXPORT CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_get_name(name, hfunc);
+  static constinit guest::TracedEntry entry{"cuKernelGetName", "local", "name hfunc"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_get_name(name, hfunc);
+      },
+      name, hfunc);
 }
 EXPORT CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset,
                                            size_t* paramSize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_get_param_info(func, paramIndex, paramOffset, paramSize);
+  static constinit guest::TracedEntry entry{"cuFuncGetParamInfo", "local",
+                                            "func paramIndex paramOffset paramSize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_get_param_info(func, paramIndex, paramOffset, paramSize);
+      },
+      func, paramIndex, paramOffset, paramSize);
 }
 EXPORT CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex,
                                              size_t* paramOffset, size_t* paramSize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_get_param_info(kernel, paramIndex, paramOffset, paramSize);
+  static constinit guest::TracedEntry entry{"cuKernelGetParamInfo", "local",
+                                            "kernel paramIndex paramOffset paramSize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_get_param_info(kernel, paramIndex, paramOffset, paramSize);
+      },
+      kernel, paramIndex, paramOffset, paramSize);
 }
 EXPORT CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_get_module(hmod, hfunc);
+  static constinit guest::TracedEntry entry{"cuFuncGetModule", "local", "hmod hfunc"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_get_module(hmod, hfunc);
+      },
+      hmod, hfunc);
 }
 EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_load(module, fname);
+  static constinit guest::TracedEntry entry{"cuModuleLoad", "sync", "module fname"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_load(module, fname);
+      },
+      module, fname);
 }
 EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_load_fat_binary(module, fatCubin);
+  static constinit guest::TracedEntry entry{"cuModuleLoadFatBinary", "sync", "module fatCubin"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_load_fat_binary(module, fatCubin);
+      },
+      module, fatCubin);
 }
 EXPORT CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_get_function_count(count, mod);
+  static constinit guest::TracedEntry entry{"cuModuleGetFunctionCount", "sync", "count mod"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_get_function_count(count, mod);
+      },
+      count, mod);
 }
 EXPORT CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions,
                                                    CUmodule mod) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::module_enumerate_functions(functions, numFunctions, mod);
+  static constinit guest::TracedEntry entry{"cuModuleEnumerateFunctions", "sync",
+                                            "functions numFunctions mod"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_enumerate_functions(functions, numFunctions, mod);
+      },
+      functions, numFunctions, mod);
 }
 EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName,
                                               CUjit_option* jitOptions, void** jitOptionsValues,
@@ -639,120 +1506,279 @@ EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fi
                                               CUlibraryOption* libraryOptions,
                                               void** libraryOptionValues,
                                               unsigned int numLibraryOptions) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_load_from_file(library, fileName, jitOptions, jitOptionsValues,
-                                       numJitOptions, libraryOptions, libraryOptionValues,
-                                       numLibraryOptions);
+  static constinit guest::TracedEntry entry{
+      "cuLibraryLoadFromFile", "sync",
+      "library fileName jitOptions jitOptionsValues numJitOptions libraryOptions "
+      "libraryOptionValues numLibraryOptions"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_load_from_file(library, fileName, jitOptions, jitOptionsValues,
+                                             numJitOptions, libraryOptions, libraryOptionValues,
+                                             numLibraryOptions);
+      },
+      library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+      libraryOptionValues, numLibraryOptions);
 }
 EXPORT CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_get_kernel_count(count, lib);
+  static constinit guest::TracedEntry entry{"cuLibraryGetKernelCount", "sync", "count lib"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_get_kernel_count(count, lib);
+      },
+      count, lib);
 }
 EXPORT CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels,
                                                   CUlibrary lib) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::library_enumerate_kernels(kernels, numKernels, lib);
+  static constinit guest::TracedEntry entry{"cuLibraryEnumerateKernels", "sync",
+                                            "kernels numKernels lib"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::library_enumerate_kernels(kernels, numKernels, lib);
+      },
+      kernels, numKernels, lib);
 }
 EXPORT CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_get_library(pLib, kernel);
+  static constinit guest::TracedEntry entry{"cuKernelGetLibrary", "local", "pLib kernel"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_get_library(pLib, kernel);
+      },
+      pLib, kernel);
 }
 EXPORT CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_set_cache_config(hfunc, config);
+  static constinit guest::TracedEntry entry{"cuFuncSetCacheConfig", "sync", "hfunc config"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_set_cache_config(hfunc, config);
+      },
+      hfunc, config);
 }
 EXPORT CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_set_shared_mem_config(hfunc, config);
+  static constinit guest::TracedEntry entry{"cuFuncSetSharedMemConfig", "sync", "hfunc config"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_set_shared_mem_config(hfunc, config);
+      },
+      hfunc, config);
 }
 EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::kernel_set_cache_config(kernel, config, dev);
+  static constinit guest::TracedEntry entry{"cuKernelSetCacheConfig", "sync", "kernel config dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::kernel_set_cache_config(kernel, config, dev);
+      },
+      kernel, config, dev);
 }
 EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_load(function);
+  static constinit guest::TracedEntry entry{"cuFuncLoad", "sync", "function"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_load(function);
+      },
+      function);
 }
 EXPORT CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_is_loaded(state, function);
+  static constinit guest::TracedEntry entry{"cuFuncIsLoaded", "sync", "state function"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_is_loaded(state, function);
+      },
+      state, function);
 }
 EXPORT CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options,
                                      void** optionValues, CUlinkState* stateOut) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_create(numOptions, options, optionValues, stateOut);
+  static constinit guest::TracedEntry entry{"cuLinkCreate", "sync",
+                                            "numOptions options optionValues stateOut"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_create(numOptions, options, optionValues, stateOut);
+      },
+      numOptions, options, optionValues, stateOut);
 }
 EXPORT CUresult CUDAAPI cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options,
                                         void** optionValues, CUlinkState* stateOut) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_create_v2(numOptions, options, optionValues, stateOut);
+  static constinit guest::TracedEntry entry{"cuLinkCreate_v2", "sync",
+                                            "numOptions options optionValues stateOut"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_create_v2(numOptions, options, optionValues, stateOut);
+      },
+      numOptions, options, optionValues, stateOut);
 }
 EXPORT CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data,
                                       size_t size, const char* name, unsigned int numOptions,
                                       CUjit_option* options, void** optionValues) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_add_data(state, type, data, size, name, numOptions, options, optionValues);
+  static constinit guest::TracedEntry entry{
+      "cuLinkAddData", "sync", "state type data size name numOptions options optionValues"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_add_data(state, type, data, size, name, numOptions, options,
+                                    optionValues);
+      },
+      state, type, data, size, name, numOptions, options, optionValues);
 }
 EXPORT CUresult CUDAAPI cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data,
                                          size_t size, const char* name, unsigned int numOptions,
                                          CUjit_option* options, void** optionValues) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_add_data_v2(state, type, data, size, name, numOptions, options, optionValues);
+  static constinit guest::TracedEntry entry{
+      "cuLinkAddData_v2", "sync", "state type data size name numOptions options optionValues"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_add_data_v2(state, type, data, size, name, numOptions, options,
+                                       optionValues);
+      },
+      state, type, data, size, name, numOptions, options, optionValues);
 }
 EXPORT CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
                                       unsigned int numOptions, CUjit_option* options,
                                       void** optionValues) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_add_file(state, type, path, numOptions, options, optionValues);
+  static constinit guest::TracedEntry entry{"cuLinkAddFile", "sync",
+                                            "state type path numOptions options optionValues"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_add_file(state, type, path, numOptions, options, optionValues);
+      },
+      state, type, path, numOptions, options, optionValues);
 }
 EXPORT CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path,
                                          unsigned int numOptions, CUjit_option* options,
                                          void** optionValues) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_add_file_v2(state, type, path, numOptions, options, optionValues);
+  static constinit guest::TracedEntry entry{"cuLinkAddFile_v2", "sync",
+                                            "state type path numOptions options optionValues"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_add_file_v2(state, type, path, numOptions, options, optionValues);
+      },
+      state, type, path, numOptions, options, optionValues);
 }
 EXPORT CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_complete(state, cubinOut, sizeOut);
+  static constinit guest::TracedEntry entry{"cuLinkComplete", "sync", "state cubinOut sizeOut"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_complete(state, cubinOut, sizeOut);
+      },
+      state, cubinOut, sizeOut);
 }
 EXPORT CUresult CUDAAPI cuLinkDestroy(CUlinkState state) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::link_destroy(state);
+  static constinit guest::TracedEntry entry{"cuLinkDestroy", "sync", "state"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::link_destroy(state);
+      },
+      state);
 }
 EXPORT CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                                        unsigned int gridDimZ, unsigned int blockDimX,
                                        unsigned int blockDimY, unsigned int blockDimZ,
                                        unsigned int sharedMemBytes, CUstream hStream,
                                        void** kernelParams, void** extra) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-                              sharedMemBytes, hStream, kernelParams, extra);
+  static constinit guest::TracedEntry entry{"cuLaunchKernel", "async",
+                                            "f gridDimX gridDimY gridDimZ blockDimX blockDimY "
+                                            "blockDimZ sharedMemBytes hStream kernelParams extra"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                    blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+      },
+      f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream,
+      kernelParams, extra);
 }
 EXPORT CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f,
                                          void** kernelParams, void** extra) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_kernel_ex(config, f, kernelParams, extra, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuLaunchKernelEx", "async",
+                                            "config f kernelParams extra"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_kernel_ex(config, f, kernelParams, extra, CU_STREAM_LEGACY);
+      },
+      config, f, kernelParams, extra);
 }
 EXPORT CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_host_func(hStream, fn, userData);
+  static constinit guest::TracedEntry entry{"cuLaunchHostFunc", "callback", "hStream fn userData"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_host_func(hStream, fn, userData);
+      },
+      hStream, fn, userData);
 }
 EXPORT CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback,
                                             void* userData, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_add_callback(hStream, callback, userData, flags);
+  static constinit guest::TracedEntry entry{"cuStreamAddCallback", "callback",
+                                            "hStream callback userData flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_add_callback(hStream, callback, userData, flags);
+      },
+      hStream, callback, userData, flags);
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func,
                                                                     int blockSize,
                                                                     size_t dynamicSMemSize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_max_active_blocks_per_multiprocessor(numBlocks, func, blockSize,
-                                                               dynamicSMemSize);
+  static constinit guest::TracedEntry entry{"cuOccupancyMaxActiveBlocksPerMultiprocessor", "sync",
+                                            "numBlocks func blockSize dynamicSMemSize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_max_active_blocks_per_multiprocessor(numBlocks, func, blockSize,
+                                                                     dynamicSMemSize);
+      },
+      numBlocks, func, blockSize, dynamicSMemSize);
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_max_active_blocks_per_multiprocessor_with_flags(
+  static constinit guest::TracedEntry entry{"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+                                            "sync",
+                                            "numBlocks func blockSize dynamicSMemSize flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_max_active_blocks_per_multiprocessor_with_flags(
+            numBlocks, func, blockSize, dynamicSMemSize, flags);
+      },
       numBlocks, func, blockSize, dynamicSMemSize, flags);
 }
 EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
@@ -761,255 +1787,605 @@ EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gri
                                                   unsigned int blockDimZ,
                                                   unsigned int sharedMemBytes, CUstream hStream,
                                                   void** kernelParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_cooperative_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-                                          blockDimZ, sharedMemBytes, hStream, kernelParams);
+  static constinit guest::TracedEntry entry{"cuLaunchCooperativeKernel", "sync",
+                                            "f gridDimX gridDimY gridDimZ blockDimX blockDimY "
+                                            "blockDimZ sharedMemBytes hStream kernelParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_cooperative_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+                                                blockDimY, blockDimZ, sharedMemBytes, hStream,
+                                                kernelParams);
+      },
+      f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream,
+      kernelParams);
 }
 EXPORT CUresult CUDAAPI cuLaunch(CUfunction f) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch(f);
+  static constinit guest::TracedEntry entry{"cuLaunch", "async", "f"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch(f);
+      },
+      f);
 }
 EXPORT CUresult CUDAAPI cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_grid(f, grid_width, grid_height);
+  static constinit guest::TracedEntry entry{"cuLaunchGrid", "async", "f grid_width grid_height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_grid(f, grid_width, grid_height);
+      },
+      f, grid_width, grid_height);
 }
 EXPORT CUresult CUDAAPI cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height,
                                           CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_grid_async(f, grid_width, grid_height, hStream);
+  static constinit guest::TracedEntry entry{"cuLaunchGridAsync", "async",
+                                            "f grid_width grid_height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_grid_async(f, grid_width, grid_height, hStream);
+      },
+      f, grid_width, grid_height, hStream);
 }
 EXPORT CUresult CUDAAPI cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_set_block_shape(hfunc, x, y, z);
+  static constinit guest::TracedEntry entry{"cuFuncSetBlockShape", "local", "hfunc x y z"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_set_block_shape(hfunc, x, y, z);
+      },
+      hfunc, x, y, z);
 }
 EXPORT CUresult CUDAAPI cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::func_set_shared_size(hfunc, bytes);
+  static constinit guest::TracedEntry entry{"cuFuncSetSharedSize", "local", "hfunc bytes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::func_set_shared_size(hfunc, bytes);
+      },
+      hfunc, bytes);
 }
 EXPORT CUresult CUDAAPI cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::param_set_size(hfunc, numbytes);
+  static constinit guest::TracedEntry entry{"cuParamSetSize", "local", "hfunc numbytes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::param_set_size(hfunc, numbytes);
+      },
+      hfunc, numbytes);
 }
 EXPORT CUresult CUDAAPI cuParamSeti(CUfunction hfunc, int offset, unsigned int value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::param_seti(hfunc, offset, value);
+  static constinit guest::TracedEntry entry{"cuParamSeti", "local", "hfunc offset value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::param_seti(hfunc, offset, value);
+      },
+      hfunc, offset, value);
 }
 EXPORT CUresult CUDAAPI cuParamSetf(CUfunction hfunc, int offset, float value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::param_setf(hfunc, offset, value);
+  static constinit guest::TracedEntry entry{"cuParamSetf", "local", "hfunc offset value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::param_setf(hfunc, offset, value);
+      },
+      hfunc, offset, value);
 }
 EXPORT CUresult CUDAAPI cuParamSetv(CUfunction hfunc, int offset, void* ptr,
                                     unsigned int numbytes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::param_setv(hfunc, offset, ptr, numbytes);
+  static constinit guest::TracedEntry entry{"cuParamSetv", "local", "hfunc offset ptr numbytes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::param_setv(hfunc, offset, ptr, numbytes);
+      },
+      hfunc, offset, ptr, numbytes);
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(
     int* minGridSize, int* blockSize, CUfunction func,
     CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_max_potential_block_size(
+  static constinit guest::TracedEntry entry{
+      "cuOccupancyMaxPotentialBlockSize", "sync",
+      "minGridSize blockSize func blockSizeToDynamicSMemSize dynamicSMemSize blockSizeLimit"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_max_potential_block_size(minGridSize, blockSize, func,
+                                                         blockSizeToDynamicSMemSize,
+                                                         dynamicSMemSize, blockSizeLimit);
+      },
       minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(
     int* minGridSize, int* blockSize, CUfunction func,
     CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
     unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_max_potential_block_size_with_flags(
+  static constinit guest::TracedEntry entry{
+      "cuOccupancyMaxPotentialBlockSizeWithFlags", "sync",
+      "minGridSize blockSize func blockSizeToDynamicSMemSize dynamicSMemSize blockSizeLimit flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_max_potential_block_size_with_flags(
+            minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize,
+            blockSizeLimit, flags);
+      },
       minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit,
       flags);
 }
 EXPORT CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize,
                                                                 CUfunction func, int numBlocks,
                                                                 int blockSize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_available_dynamic_smem_per_block(dynamicSmemSize, func, numBlocks,
-                                                           blockSize);
+  static constinit guest::TracedEntry entry{"cuOccupancyAvailableDynamicSMemPerBlock", "sync",
+                                            "dynamicSmemSize func numBlocks blockSize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_available_dynamic_smem_per_block(dynamicSmemSize, func, numBlocks,
+                                                                 blockSize);
+      },
+      dynamicSmemSize, func, numBlocks, blockSize);
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
                                                            const CUlaunchConfig* config) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_max_potential_cluster_size(clusterSize, func, config);
+  static constinit guest::TracedEntry entry{"cuOccupancyMaxPotentialClusterSize", "sync",
+                                            "clusterSize func config"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_max_potential_cluster_size(clusterSize, func, config);
+      },
+      clusterSize, func, config);
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
                                                      const CUlaunchConfig* config) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::occupancy_max_active_clusters(numClusters, func, config);
+  static constinit guest::TracedEntry entry{"cuOccupancyMaxActiveClusters", "sync",
+                                            "numClusters func config"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::occupancy_max_active_clusters(numClusters, func, config);
+      },
+      numClusters, func, config);
 }
 EXPORT CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_create(phStream, Flags);
+  static constinit guest::TracedEntry entry{"cuStreamCreate", "async", "phStream Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_create(phStream, Flags);
+      },
+      phStream, Flags);
 }
 EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags,
                                                    int priority) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_create_with_priority(phStream, flags, priority);
+  static constinit guest::TracedEntry entry{"cuStreamCreateWithPriority", "async",
+                                            "phStream flags priority"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_create_with_priority(phStream, flags, priority);
+      },
+      phStream, flags, priority);
 }
 EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_destroy_v2(hStream);
+  static constinit guest::TracedEntry entry{"cuStreamDestroy_v2", "async", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_destroy_v2(hStream);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_flags(hStream, flags);
+  static constinit guest::TracedEntry entry{"cuStreamGetFlags", "local", "hStream flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_flags(hStream, flags);
+      },
+      hStream, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_priority(hStream, priority);
+  static constinit guest::TracedEntry entry{"cuStreamGetPriority", "local", "hStream priority"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_priority(hStream, priority);
+      },
+      hStream, priority);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_ctx(hStream, pctx);
+  static constinit guest::TracedEntry entry{"cuStreamGetCtx", "local", "hStream pctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_ctx(hStream, pctx);
+      },
+      hStream, pctx);
 }
 EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_id(hStream, streamId);
+  static constinit guest::TracedEntry entry{"cuStreamGetId", "local", "hStream streamId"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_id(hStream, streamId);
+      },
+      hStream, streamId);
 }
 EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_query(hStream);
+  static constinit guest::TracedEntry entry{"cuStreamQuery", "completion", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_query(hStream);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_synchronize(hStream);
+  static constinit guest::TracedEntry entry{"cuStreamSynchronize", "completion", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_synchronize(hStream);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_event(hStream, hEvent, Flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitEvent", "async", "hStream hEvent Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_event(hStream, hEvent, Flags);
+      },
+      hStream, hEvent, Flags);
 }
 EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_destroy(hStream);
+  static constinit guest::TracedEntry entry{"cuStreamDestroy", "async", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_destroy(hStream);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx,
                                           CUgreenCtx* pGreenCtx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_ctx_v2(hStream, pCtx, pGreenCtx);
+  static constinit guest::TracedEntry entry{"cuStreamGetCtx_v2", "local", "hStream pCtx pGreenCtx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_ctx_v2(hStream, pCtx, pGreenCtx);
+      },
+      hStream, pCtx, pGreenCtx);
 }
 EXPORT CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_device(hStream, device);
+  static constinit guest::TracedEntry entry{"cuStreamGetDevice", "local", "hStream device"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_device(hStream, device);
+      },
+      hStream, device);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                              unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value32(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue32", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value32(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                                 unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value32_v2(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue32_v2", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value32_v2(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                              unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value64(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue64", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value64(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                                 unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value64_v2(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue64_v2", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value64_v2(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                             unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value32(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue32", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value32(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                                unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value32_v2(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue32_v2", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value32_v2(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                             unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value64(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue64", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value64(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                                unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value64_v2(stream, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue64_v2", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value64_v2(stream, addr, value, flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count,
                                            CUstreamBatchMemOpParams* paramArray,
                                            unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_batch_mem_op(stream, count, paramArray, flags);
+  static constinit guest::TracedEntry entry{"cuStreamBatchMemOp", "async",
+                                            "stream count paramArray flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_batch_mem_op(stream, count, paramArray, flags);
+      },
+      stream, count, paramArray, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                               CUstreamBatchMemOpParams* paramArray,
                                               unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_batch_mem_op_v2(stream, count, paramArray, flags);
+  static constinit guest::TracedEntry entry{"cuStreamBatchMemOp_v2", "async",
+                                            "stream count paramArray flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_batch_mem_op_v2(stream, count, paramArray, flags);
+      },
+      stream, count, paramArray, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
                                              CUstreamAttrValue* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_attribute(hStream, attr, value);
+  static constinit guest::TracedEntry entry{"cuStreamGetAttribute", "sync", "hStream attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_attribute(hStream, attr, value);
+      },
+      hStream, attr, value);
 }
 EXPORT CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
                                              const CUstreamAttrValue* param) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_set_attribute(hStream, attr, param);
+  static constinit guest::TracedEntry entry{"cuStreamSetAttribute", "sync", "hStream attr param"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_set_attribute(hStream, attr, param);
+      },
+      hStream, attr, param);
 }
 EXPORT CUresult CUDAAPI cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_copy_attributes(dstStream, srcStream);
+  static constinit guest::TracedEntry entry{"cuStreamCopyAttributes", "sync",
+                                            "dstStream srcStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_copy_attributes(dstStream, srcStream);
+      },
+      dstStream, srcStream);
 }
 EXPORT CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_create(phEvent, Flags);
+  static constinit guest::TracedEntry entry{"cuEventCreate", "async", "phEvent Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_create(phEvent, Flags);
+      },
+      phEvent, Flags);
 }
 EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_destroy_v2(hEvent);
+  static constinit guest::TracedEntry entry{"cuEventDestroy_v2", "async", "hEvent"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_destroy_v2(hEvent);
+      },
+      hEvent);
 }
 EXPORT CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_record(hEvent, hStream);
+  static constinit guest::TracedEntry entry{"cuEventRecord", "async", "hEvent hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_record(hEvent, hStream);
+      },
+      hEvent, hStream);
 }
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream,
                                                unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_record_with_flags(hEvent, hStream, flags);
+  static constinit guest::TracedEntry entry{"cuEventRecordWithFlags", "async",
+                                            "hEvent hStream flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_record_with_flags(hEvent, hStream, flags);
+      },
+      hEvent, hStream, flags);
 }
 EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_query(hEvent);
+  static constinit guest::TracedEntry entry{"cuEventQuery", "completion", "hEvent"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_query(hEvent);
+      },
+      hEvent);
 }
 EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_synchronize(hEvent);
+  static constinit guest::TracedEntry entry{"cuEventSynchronize", "completion", "hEvent"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_synchronize(hEvent);
+      },
+      hEvent);
 }
 EXPORT CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_elapsed_time(pMilliseconds, hStart, hEnd);
+  static constinit guest::TracedEntry entry{"cuEventElapsedTime", "sync",
+                                            "pMilliseconds hStart hEnd"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_elapsed_time(pMilliseconds, hStart, hEnd);
+      },
+      pMilliseconds, hStart, hEnd);
 }
 EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_elapsed_time_v2(pMilliseconds, hStart, hEnd);
+  static constinit guest::TracedEntry entry{"cuEventElapsedTime_v2", "sync",
+                                            "pMilliseconds hStart hEnd"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_elapsed_time_v2(pMilliseconds, hStart, hEnd);
+      },
+      pMilliseconds, hStart, hEnd);
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_begin_capture_v2(hStream, mode);
+  static constinit guest::TracedEntry entry{"cuStreamBeginCapture_v2", "sync", "hStream mode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_begin_capture_v2(hStream, mode);
+      },
+      hStream, mode);
 }
 EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_end_capture(hStream, phGraph);
+  static constinit guest::TracedEntry entry{"cuStreamEndCapture", "sync", "hStream phGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_end_capture(hStream, phGraph);
+      },
+      hStream, phGraph);
 }
 EXPORT CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream,
                                             CUstreamCaptureStatus* captureStatus) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_is_capturing(hStream, captureStatus);
+  static constinit guest::TracedEntry entry{"cuStreamIsCapturing", "local",
+                                            "hStream captureStatus"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_is_capturing(hStream, captureStatus);
+      },
+      hStream, captureStatus);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream hStream,
                                                   CUstreamCaptureStatus* captureStatus_out,
                                                   cuuint64_t* id_out, CUgraph* graph_out,
                                                   const CUgraphNode** dependencies_out,
                                                   size_t* numDependencies_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_capture_info_v2(hStream, captureStatus_out, id_out, graph_out,
-                                           dependencies_out, numDependencies_out);
+  static constinit guest::TracedEntry entry{
+      "cuStreamGetCaptureInfo_v2", "sync",
+      "hStream captureStatus_out id_out graph_out dependencies_out numDependencies_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_capture_info_v2(hStream, captureStatus_out, id_out, graph_out,
+                                                 dependencies_out, numDependencies_out);
+      },
+      hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream hStream,
                                                   CUstreamCaptureStatus* captureStatus_out,
@@ -1017,794 +2393,1807 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream hStream,
                                                   const CUgraphNode** dependencies_out,
                                                   const CUgraphEdgeData** edgeData_out,
                                                   size_t* numDependencies_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_capture_info_v3(hStream, captureStatus_out, id_out, graph_out,
-                                           dependencies_out, edgeData_out, numDependencies_out);
+  static constinit guest::TracedEntry entry{"cuStreamGetCaptureInfo_v3", "sync",
+                                            "hStream captureStatus_out id_out graph_out "
+                                            "dependencies_out edgeData_out numDependencies_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_capture_info_v3(hStream, captureStatus_out, id_out, graph_out,
+                                                 dependencies_out, edgeData_out,
+                                                 numDependencies_out);
+      },
+      hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out,
+      numDependencies_out);
 }
 EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::thread_exchange_stream_capture_mode(mode);
+  static constinit guest::TracedEntry entry{"cuThreadExchangeStreamCaptureMode", "local", "mode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::thread_exchange_stream_capture_mode(mode);
+      },
+      mode);
 }
 EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                                     unsigned long long flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_instantiate_with_flags(phGraphExec, hGraph, flags);
+  static constinit guest::TracedEntry entry{"cuGraphInstantiateWithFlags", "sync",
+                                            "phGraphExec hGraph flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_instantiate_with_flags(phGraphExec, hGraph, flags);
+      },
+      phGraphExec, hGraph, flags);
 }
 EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_launch(hGraph, hStream);
+  static constinit guest::TracedEntry entry{"cuGraphLaunch", "async", "hGraph hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_launch(hGraph, hStream);
+      },
+      hGraph, hStream);
 }
 EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_get_nodes(hGraph, nodes, numNodes);
+  static constinit guest::TracedEntry entry{"cuGraphGetNodes", "sync", "hGraph nodes numNodes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_get_nodes(hGraph, nodes, numNodes);
+      },
+      hGraph, nodes, numNodes);
 }
 EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_destroy(hGraph);
+  static constinit guest::TracedEntry entry{"cuGraphDestroy", "sync", "hGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_destroy(hGraph);
+      },
+      hGraph);
 }
 EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_destroy(hGraphExec);
+  static constinit guest::TracedEntry entry{"cuGraphExecDestroy", "sync", "hGraphExec"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_destroy(hGraphExec);
+      },
+      hGraphExec);
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_begin_capture(hStream);
+  static constinit guest::TracedEntry entry{"cuStreamBeginCapture", "sync", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_begin_capture(hStream);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream hStream,
                                                CUstreamCaptureStatus* captureStatus_out,
                                                cuuint64_t* id_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_capture_info(hStream, captureStatus_out, id_out);
+  static constinit guest::TracedEntry entry{"cuStreamGetCaptureInfo", "local",
+                                            "hStream captureStatus_out id_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_capture_info(hStream, captureStatus_out, id_out);
+      },
+      hStream, captureStatus_out, id_out);
 }
 EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_create(phGraph, flags);
+  static constinit guest::TracedEntry entry{"cuGraphCreate", "sync", "phGraph flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_create(phGraph, flags);
+      },
+      phGraph, flags);
 }
 EXPORT CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_clone(phGraphClone, originalGraph);
+  static constinit guest::TracedEntry entry{"cuGraphClone", "sync", "phGraphClone originalGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_clone(phGraphClone, originalGraph);
+      },
+      phGraphClone, originalGraph);
 }
 EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                        const CUgraphNode* dependencies, size_t numDependencies,
                                        CUgraphNodeParams* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_node(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddNode", "sync", "phGraphNode hGraph dependencies numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                     nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                           const CUgraphNode* dependencies,
                                           const CUgraphEdgeData* dependencyData,
                                           size_t numDependencies, CUgraphNodeParams* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_node_v2(phGraphNode, hGraph, dependencies, dependencyData,
-                                  numDependencies, nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddNode_v2", "sync",
+      "phGraphNode hGraph dependencies dependencyData numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_node_v2(phGraphNode, hGraph, dependencies, dependencyData,
+                                        numDependencies, nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                              const CUgraphNode* dependencies,
                                              size_t numDependencies,
                                              const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_kernel_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                      nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddKernelNode", "sync", "phGraphNode hGraph dependencies numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_kernel_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                            nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                                 const CUgraphNode* dependencies,
                                                 size_t numDependencies,
                                                 const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_kernel_node_v2(phGraphNode, hGraph, dependencies, numDependencies,
-                                         nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddKernelNode_v2", "sync",
+      "phGraphNode hGraph dependencies numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_kernel_node_v2(phGraphNode, hGraph, dependencies, numDependencies,
+                                               nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                              const CUgraphNode* dependencies,
                                              size_t numDependencies,
                                              const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_memcpy_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                      copyParams, ctx);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddMemcpyNode", "sync",
+      "phGraphNode hGraph dependencies numDependencies copyParams ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_memcpy_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                            copyParams, ctx);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
 }
 EXPORT CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                              const CUgraphNode* dependencies,
                                              size_t numDependencies,
                                              const CUDA_MEMSET_NODE_PARAMS* memsetParams,
                                              CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_memset_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                      memsetParams, ctx);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddMemsetNode", "sync",
+      "phGraphNode hGraph dependencies numDependencies memsetParams ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_memset_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                            memsetParams, ctx);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
 }
 EXPORT CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                            const CUgraphNode* dependencies, size_t numDependencies,
                                            const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_host_node(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddHostNode", "sync", "phGraphNode hGraph dependencies numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_host_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                          nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                                  const CUgraphNode* dependencies,
                                                  size_t numDependencies, CUgraph childGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_child_graph_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                           childGraph);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddChildGraphNode", "sync",
+      "phGraphNode hGraph dependencies numDependencies childGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_child_graph_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                                 childGraph);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, childGraph);
 }
 EXPORT CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                             const CUgraphNode* dependencies,
                                             size_t numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_empty_node(phGraphNode, hGraph, dependencies, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphAddEmptyNode", "sync",
+                                            "phGraphNode hGraph dependencies numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_empty_node(phGraphNode, hGraph, dependencies, numDependencies);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                                   const CUgraphNode* dependencies,
                                                   size_t numDependencies, CUevent event) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_event_record_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                            event);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddEventRecordNode", "sync", "phGraphNode hGraph dependencies numDependencies event"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_event_record_node(phGraphNode, hGraph, dependencies,
+                                                  numDependencies, event);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, event);
 }
 EXPORT CUresult CUDAAPI cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                                 const CUgraphNode* dependencies,
                                                 size_t numDependencies, CUevent event) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_event_wait_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                          event);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddEventWaitNode", "sync", "phGraphNode hGraph dependencies numDependencies event"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_event_wait_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                                event);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, event);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_set_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphNodeSetParams", "sync", "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_set_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode hNode,
                                                    const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_set_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeSetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_set_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
                                                       const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_set_params_v2(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeSetParams_v2", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_set_params_v2(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
                                                    const CUDA_MEMCPY3D* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_memcpy_node_set_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphMemcpyNodeSetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_memcpy_node_set_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode hNode,
                                                    const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_memset_node_set_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphMemsetNodeSetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_memset_node_set_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphHostNodeSetParams(CUgraphNode hNode,
                                                  const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_host_node_set_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphHostNodeSetParams", "sync", "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_host_node_set_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_event_record_node_set_event(hNode, event);
+  static constinit guest::TracedEntry entry{"cuGraphEventRecordNodeSetEvent", "sync",
+                                            "hNode event"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_event_record_node_set_event(hNode, event);
+      },
+      hNode, event);
 }
 EXPORT CUresult CUDAAPI cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_event_wait_node_set_event(hNode, event);
+  static constinit guest::TracedEntry entry{"cuGraphEventWaitNodeSetEvent", "sync", "hNode event"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_event_wait_node_set_event(hNode, event);
+      },
+      hNode, event);
 }
 EXPORT CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                  CUgraphNodeParams* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_node_set_params(hGraphExec, hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphExecNodeSetParams", "sync",
+                                            "hGraphExec hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_node_set_params(hGraphExec, hNode, nodeParams);
+      },
+      hGraphExec, hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams(
     CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_kernel_node_set_params(hGraphExec, hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphExecKernelNodeSetParams", "sync",
+                                            "hGraphExec hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_kernel_node_set_params(hGraphExec, hNode, nodeParams);
+      },
+      hGraphExec, hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(
     CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_kernel_node_set_params_v2(hGraphExec, hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphExecKernelNodeSetParams_v2", "sync",
+                                            "hGraphExec hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_kernel_node_set_params_v2(hGraphExec, hNode, nodeParams);
+      },
+      hGraphExec, hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                        const CUDA_MEMCPY3D* copyParams,
                                                        CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_memcpy_node_set_params(hGraphExec, hNode, copyParams, ctx);
+  static constinit guest::TracedEntry entry{"cuGraphExecMemcpyNodeSetParams", "sync",
+                                            "hGraphExec hNode copyParams ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_memcpy_node_set_params(hGraphExec, hNode, copyParams, ctx);
+      },
+      hGraphExec, hNode, copyParams, ctx);
 }
 EXPORT CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                        const CUDA_MEMSET_NODE_PARAMS* memsetParams,
                                                        CUcontext ctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_memset_node_set_params(hGraphExec, hNode, memsetParams, ctx);
+  static constinit guest::TracedEntry entry{"cuGraphExecMemsetNodeSetParams", "sync",
+                                            "hGraphExec hNode memsetParams ctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_memset_node_set_params(hGraphExec, hNode, memsetParams, ctx);
+      },
+      hGraphExec, hNode, memsetParams, ctx);
 }
 EXPORT CUresult CUDAAPI cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                      const CUDA_HOST_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_host_node_set_params(hGraphExec, hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphExecHostNodeSetParams", "sync",
+                                            "hGraphExec hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_host_node_set_params(hGraphExec, hNode, nodeParams);
+      },
+      hGraphExec, hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec,
                                                            CUgraphNode hNode, CUgraph childGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_child_graph_node_set_params(hGraphExec, hNode, childGraph);
+  static constinit guest::TracedEntry entry{"cuGraphExecChildGraphNodeSetParams", "sync",
+                                            "hGraphExec hNode childGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_child_graph_node_set_params(hGraphExec, hNode, childGraph);
+      },
+      hGraphExec, hNode, childGraph);
 }
 EXPORT CUresult CUDAAPI cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec,
                                                            CUgraphNode hNode, CUevent event) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_event_record_node_set_event(hGraphExec, hNode, event);
+  static constinit guest::TracedEntry entry{"cuGraphExecEventRecordNodeSetEvent", "sync",
+                                            "hGraphExec hNode event"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_event_record_node_set_event(hGraphExec, hNode, event);
+      },
+      hGraphExec, hNode, event);
 }
 EXPORT CUresult CUDAAPI cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                          CUevent event) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_event_wait_node_set_event(hGraphExec, hNode, event);
+  static constinit guest::TracedEntry entry{"cuGraphExecEventWaitNodeSetEvent", "sync",
+                                            "hGraphExec hNode event"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_event_wait_node_set_event(hGraphExec, hNode, event);
+      },
+      hGraphExec, hNode, event);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode hNode,
                                                    CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_get_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeGetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_get_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
                                                       CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_get_params_v2(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeGetParams_v2", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_get_params_v2(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_memcpy_node_get_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphMemcpyNodeGetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_memcpy_node_get_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphMemsetNodeGetParams(CUgraphNode hNode,
                                                    CUDA_MEMSET_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_memset_node_get_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphMemsetNodeGetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_memset_node_get_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphHostNodeGetParams(CUgraphNode hNode,
                                                  CUDA_HOST_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_host_node_get_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphHostNodeGetParams", "sync", "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_host_node_get_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent* event_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_event_record_node_get_event(hNode, event_out);
+  static constinit guest::TracedEntry entry{"cuGraphEventRecordNodeGetEvent", "sync",
+                                            "hNode event_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_event_record_node_get_event(hNode, event_out);
+      },
+      hNode, event_out);
 }
 EXPORT CUresult CUDAAPI cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent* event_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_event_wait_node_get_event(hNode, event_out);
+  static constinit guest::TracedEntry entry{"cuGraphEventWaitNodeGetEvent", "sync",
+                                            "hNode event_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_event_wait_node_get_event(hNode, event_out);
+      },
+      hNode, event_out);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_get_type(hNode, type);
+  static constinit guest::TracedEntry entry{"cuGraphNodeGetType", "sync", "hNode type"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_get_type(hNode, type);
+      },
+      hNode, type);
 }
 EXPORT CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_destroy_node(hNode);
+  static constinit guest::TracedEntry entry{"cuGraphDestroyNode", "sync", "hNode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_destroy_node(hNode);
+      },
+      hNode);
 }
 EXPORT CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_child_graph_node_get_graph(hNode, phGraph);
+  static constinit guest::TracedEntry entry{"cuGraphChildGraphNodeGetGraph", "sync",
+                                            "hNode phGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_child_graph_node_get_graph(hNode, phGraph);
+      },
+      hNode, phGraph);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
                                                CUgraph hClonedGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_find_in_clone(phNode, hOriginalNode, hClonedGraph);
+  static constinit guest::TracedEntry entry{"cuGraphNodeFindInClone", "sync",
+                                            "phNode hOriginalNode hClonedGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_find_in_clone(phNode, hOriginalNode, hClonedGraph);
+      },
+      phNode, hOriginalNode, hClonedGraph);
 }
 EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes,
                                             size_t* numRootNodes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_get_root_nodes(hGraph, rootNodes, numRootNodes);
+  static constinit guest::TracedEntry entry{"cuGraphGetRootNodes", "sync",
+                                            "hGraph rootNodes numRootNodes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_get_root_nodes(hGraph, rootNodes, numRootNodes);
+      },
+      hGraph, rootNodes, numRootNodes);
 }
 EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
                                         size_t* numEdges) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_get_edges(hGraph, from, to, numEdges);
+  static constinit guest::TracedEntry entry{"cuGraphGetEdges", "sync", "hGraph from to numEdges"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_get_edges(hGraph, from, to, numEdges);
+      },
+      hGraph, from, to, numEdges);
 }
 EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to,
                                            CUgraphEdgeData* edgeData, size_t* numEdges) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_get_edges_v2(hGraph, from, to, edgeData, numEdges);
+  static constinit guest::TracedEntry entry{"cuGraphGetEdges_v2", "sync",
+                                            "hGraph from to edgeData numEdges"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_get_edges_v2(hGraph, from, to, edgeData, numEdges);
+      },
+      hGraph, from, to, edgeData, numEdges);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies,
                                                    size_t* numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_get_dependencies(hNode, dependencies, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphNodeGetDependencies", "sync",
+                                            "hNode dependencies numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_get_dependencies(hNode, dependencies, numDependencies);
+      },
+      hNode, dependencies, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
                                                       CUgraphEdgeData* edgeData,
                                                       size_t* numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_get_dependencies_v2(hNode, dependencies, edgeData, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphNodeGetDependencies_v2", "sync",
+                                            "hNode dependencies edgeData numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_get_dependencies_v2(hNode, dependencies, edgeData,
+                                                     numDependencies);
+      },
+      hNode, dependencies, edgeData, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode* dependentNodes,
                                                      size_t* numDependentNodes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_get_dependent_nodes(hNode, dependentNodes, numDependentNodes);
+  static constinit guest::TracedEntry entry{"cuGraphNodeGetDependentNodes", "sync",
+                                            "hNode dependentNodes numDependentNodes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_get_dependent_nodes(hNode, dependentNodes, numDependentNodes);
+      },
+      hNode, dependentNodes, numDependentNodes);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode,
                                                         CUgraphNode* dependentNodes,
                                                         CUgraphEdgeData* edgeData,
                                                         size_t* numDependentNodes) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_get_dependent_nodes_v2(hNode, dependentNodes, edgeData,
-                                                  numDependentNodes);
+  static constinit guest::TracedEntry entry{"cuGraphNodeGetDependentNodes_v2", "sync",
+                                            "hNode dependentNodes edgeData numDependentNodes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_get_dependent_nodes_v2(hNode, dependentNodes, edgeData,
+                                                        numDependentNodes);
+      },
+      hNode, dependentNodes, edgeData, numDependentNodes);
 }
 EXPORT CUresult CUDAAPI cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode* from,
                                                const CUgraphNode* to, size_t numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_dependencies(hGraph, from, to, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphAddDependencies", "sync",
+                                            "hGraph from to numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_dependencies(hGraph, from, to, numDependencies);
+      },
+      hGraph, from, to, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
                                                   const CUgraphNode* to,
                                                   const CUgraphEdgeData* edgeData,
                                                   size_t numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_dependencies_v2(hGraph, from, to, edgeData, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphAddDependencies_v2", "sync",
+                                            "hGraph from to edgeData numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_dependencies_v2(hGraph, from, to, edgeData, numDependencies);
+      },
+      hGraph, from, to, edgeData, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode* from,
                                                   const CUgraphNode* to, size_t numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_remove_dependencies(hGraph, from, to, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphRemoveDependencies", "sync",
+                                            "hGraph from to numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_remove_dependencies(hGraph, from, to, numDependencies);
+      },
+      hGraph, from, to, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
                                                      const CUgraphNode* to,
                                                      const CUgraphEdgeData* edgeData,
                                                      size_t numDependencies) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_remove_dependencies_v2(hGraph, from, to, edgeData, numDependencies);
+  static constinit guest::TracedEntry entry{"cuGraphRemoveDependencies_v2", "sync",
+                                            "hGraph from to edgeData numDependencies"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_remove_dependencies_v2(hGraph, from, to, edgeData, numDependencies);
+      },
+      hGraph, from, to, edgeData, numDependencies);
 }
 EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph,
                                            CUgraphNode* phErrorNode, char* logBuffer,
                                            size_t bufferSize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_instantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+  static constinit guest::TracedEntry entry{"cuGraphInstantiate", "sync",
+                                            "phGraphExec hGraph phErrorNode logBuffer bufferSize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_instantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+      },
+      phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph,
                                               CUgraphNode* phErrorNode, char* logBuffer,
                                               size_t bufferSize) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_instantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+  static constinit guest::TracedEntry entry{"cuGraphInstantiate_v2", "sync",
+                                            "phGraphExec hGraph phErrorNode logBuffer bufferSize"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_instantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+      },
+      phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(
     CUgraphExec* phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_instantiate_with_params(phGraphExec, hGraph, instantiateParams,
-                                              CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuGraphInstantiateWithParams", "sync",
+                                            "phGraphExec hGraph instantiateParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_instantiate_with_params(phGraphExec, hGraph, instantiateParams,
+                                                    CU_STREAM_LEGACY);
+      },
+      phGraphExec, hGraph, instantiateParams);
 }
 EXPORT CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_upload(hGraph, hStream);
+  static constinit guest::TracedEntry entry{"cuGraphUpload", "async", "hGraph hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_upload(hGraph, hStream);
+      },
+      hGraph, hStream);
 }
 EXPORT CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t* flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_get_flags(hGraphExec, flags);
+  static constinit guest::TracedEntry entry{"cuGraphExecGetFlags", "local", "hGraphExec flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_get_flags(hGraphExec, flags);
+      },
+      hGraphExec, flags);
 }
 EXPORT CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
                                           CUgraphNode* hErrorNode_out,
                                           CUgraphExecUpdateResult* updateResult_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_update(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+  static constinit guest::TracedEntry entry{"cuGraphExecUpdate", "sync",
+                                            "hGraphExec hGraph hErrorNode_out updateResult_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_update(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+      },
+      hGraphExec, hGraph, hErrorNode_out, updateResult_out);
 }
 EXPORT CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                                              CUgraphExecUpdateResultInfo* resultInfo) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_update_v2(hGraphExec, hGraph, resultInfo);
+  static constinit guest::TracedEntry entry{"cuGraphExecUpdate_v2", "sync",
+                                            "hGraphExec hGraph resultInfo"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_update_v2(hGraphExec, hGraph, resultInfo);
+      },
+      hGraphExec, hGraph, resultInfo);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
                                               unsigned int* isEnabled) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_get_enabled(hGraphExec, hNode, isEnabled);
+  static constinit guest::TracedEntry entry{"cuGraphNodeGetEnabled", "sync",
+                                            "hGraphExec hNode isEnabled"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_get_enabled(hGraphExec, hNode, isEnabled);
+      },
+      hGraphExec, hNode, isEnabled);
 }
 EXPORT CUresult CUDAAPI cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
                                               unsigned int isEnabled) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_node_set_enabled(hGraphExec, hNode, isEnabled);
+  static constinit guest::TracedEntry entry{"cuGraphNodeSetEnabled", "sync",
+                                            "hGraphExec hNode isEnabled"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_node_set_enabled(hGraphExec, hNode, isEnabled);
+      },
+      hGraphExec, hNode, isEnabled);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_copy_attributes(dst, src);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeCopyAttributes", "sync", "dst src"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_copy_attributes(dst, src);
+      },
+      dst, src);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                                       CUkernelNodeAttrValue* value_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_get_attribute(hNode, attr, value_out);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeGetAttribute", "sync",
+                                            "hNode attr value_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_get_attribute(hNode, attr, value_out);
+      },
+      hNode, attr, value_out);
 }
 EXPORT CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                                       const CUkernelNodeAttrValue* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_kernel_node_set_attribute(hNode, attr, value);
+  static constinit guest::TracedEntry entry{"cuGraphKernelNodeSetAttribute", "sync",
+                                            "hNode attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_kernel_node_set_attribute(hNode, attr, value);
+      },
+      hNode, attr, value);
 }
 EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream,
                                                           CUgraphNode* dependencies,
                                                           size_t numDependencies,
                                                           unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_update_capture_dependencies(hStream, dependencies, numDependencies, flags);
+  static constinit guest::TracedEntry entry{"cuStreamUpdateCaptureDependencies", "sync",
+                                            "hStream dependencies numDependencies flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_update_capture_dependencies(hStream, dependencies, numDependencies,
+                                                         flags);
+      },
+      hStream, dependencies, numDependencies, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream hStream,
                                                              CUgraphNode* dependencies,
                                                              const CUgraphEdgeData* dependencyData,
                                                              size_t numDependencies,
                                                              unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_update_capture_dependencies_v2(hStream, dependencies, dependencyData,
-                                                      numDependencies, flags);
+  static constinit guest::TracedEntry entry{
+      "cuStreamUpdateCaptureDependencies_v2", "sync",
+      "hStream dependencies dependencyData numDependencies flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_update_capture_dependencies_v2(hStream, dependencies, dependencyData,
+                                                            numDependencies, flags);
+      },
+      hStream, dependencies, dependencyData, numDependencies, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                                     const CUgraphNode* dependencies,
                                                     const CUgraphEdgeData* dependencyData,
                                                     size_t numDependencies,
                                                     CUstreamCaptureMode mode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_begin_capture_to_graph(hStream, hGraph, dependencies, dependencyData,
-                                              numDependencies, mode);
+  static constinit guest::TracedEntry entry{
+      "cuStreamBeginCaptureToGraph", "sync",
+      "hStream hGraph dependencies dependencyData numDependencies mode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_begin_capture_to_graph(hStream, hGraph, dependencies, dependencyData,
+                                                    numDependencies, mode);
+      },
+      hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 EXPORT CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                                  const CUgraphNode* dependencies,
                                                  size_t numDependencies,
                                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_batch_mem_op_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                            nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddBatchMemOpNode", "sync",
+      "phGraphNode hGraph dependencies numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_batch_mem_op_node(phGraphNode, hGraph, dependencies,
+                                                  numDependencies, nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI
 cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_batch_mem_op_node_get_params(hNode, nodeParams_out);
+  static constinit guest::TracedEntry entry{"cuGraphBatchMemOpNodeGetParams", "sync",
+                                            "hNode nodeParams_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_batch_mem_op_node_get_params(hNode, nodeParams_out);
+      },
+      hNode, nodeParams_out);
 }
 EXPORT CUresult CUDAAPI
 cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_batch_mem_op_node_set_params(hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphBatchMemOpNodeSetParams", "sync",
+                                            "hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_batch_mem_op_node_set_params(hNode, nodeParams);
+      },
+      hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(
     CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_exec_batch_mem_op_node_set_params(hGraphExec, hNode, nodeParams);
+  static constinit guest::TracedEntry entry{"cuGraphExecBatchMemOpNodeSetParams", "sync",
+                                            "hGraphExec hNode nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_exec_batch_mem_op_node_set_params(hGraphExec, hNode, nodeParams);
+      },
+      hGraphExec, hNode, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                                const CUgraphNode* dependencies,
                                                size_t numDependencies,
                                                CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_mem_alloc_node(phGraphNode, hGraph, dependencies, numDependencies,
-                                         nodeParams);
+  static constinit guest::TracedEntry entry{
+      "cuGraphAddMemAllocNode", "sync",
+      "phGraphNode hGraph dependencies numDependencies nodeParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_mem_alloc_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                               nodeParams);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                               const CUgraphNode* dependencies,
                                               size_t numDependencies, CUdeviceptr dptr) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_add_mem_free_node(phGraphNode, hGraph, dependencies, numDependencies, dptr);
+  static constinit guest::TracedEntry entry{"cuGraphAddMemFreeNode", "sync",
+                                            "phGraphNode hGraph dependencies numDependencies dptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_add_mem_free_node(phGraphNode, hGraph, dependencies, numDependencies,
+                                              dptr);
+      },
+      phGraphNode, hGraph, dependencies, numDependencies, dptr);
 }
 EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
                                                      CUDA_MEM_ALLOC_NODE_PARAMS* params_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_mem_alloc_node_get_params(hNode, params_out);
+  static constinit guest::TracedEntry entry{"cuGraphMemAllocNodeGetParams", "sync",
+                                            "hNode params_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_mem_alloc_node_get_params(hNode, params_out);
+      },
+      hNode, params_out);
 }
 EXPORT CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_mem_free_node_get_params(hNode, dptr_out);
+  static constinit guest::TracedEntry entry{"cuGraphMemFreeNodeGetParams", "sync",
+                                            "hNode dptr_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_mem_free_node_get_params(hNode, dptr_out);
+      },
+      hNode, dptr_out);
 }
 EXPORT CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
                                                      void* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_get_graph_mem_attribute(device, attr, value);
+  static constinit guest::TracedEntry entry{"cuDeviceGetGraphMemAttribute", "sync",
+                                            "device attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_graph_mem_attribute(device, attr, value);
+      },
+      device, attr, value);
 }
 EXPORT CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
                                                      void* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_set_graph_mem_attribute(device, attr, value);
+  static constinit guest::TracedEntry entry{"cuDeviceSetGraphMemAttribute", "sync",
+                                            "device attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_set_graph_mem_attribute(device, attr, value);
+      },
+      device, attr, value);
 }
 EXPORT CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::device_graph_mem_trim(device);
+  static constinit guest::TracedEntry entry{"cuDeviceGraphMemTrim", "sync", "device"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_graph_mem_trim(device);
+      },
+      device);
 }
 EXPORT CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_debug_dot_print(hGraph, path, flags);
+  static constinit guest::TracedEntry entry{"cuGraphDebugDotPrint", "sync", "hGraph path flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_debug_dot_print(hGraph, path, flags);
+      },
+      hGraph, path, flags);
 }
 EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                                            unsigned int initialRefcount, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::user_object_create(object_out, ptr, destroy, initialRefcount, flags);
+  static constinit guest::TracedEntry entry{"cuUserObjectCreate", "sync",
+                                            "object_out ptr destroy initialRefcount flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::user_object_create(object_out, ptr, destroy, initialRefcount, flags);
+      },
+      object_out, ptr, destroy, initialRefcount, flags);
 }
 EXPORT CUresult CUDAAPI cuUserObjectRetain(CUuserObject object, unsigned int count) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::user_object_retain(object, count);
+  static constinit guest::TracedEntry entry{"cuUserObjectRetain", "sync", "object count"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::user_object_retain(object, count);
+      },
+      object, count);
 }
 EXPORT CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int count) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::user_object_release(object, count);
+  static constinit guest::TracedEntry entry{"cuUserObjectRelease", "sync", "object count"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::user_object_release(object, count);
+      },
+      object, count);
 }
 EXPORT CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object,
                                                 unsigned int count, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_retain_user_object(graph, object, count, flags);
+  static constinit guest::TracedEntry entry{"cuGraphRetainUserObject", "sync",
+                                            "graph object count flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_retain_user_object(graph, object, count, flags);
+      },
+      graph, object, count, flags);
 }
 EXPORT CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject object,
                                                  unsigned int count) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_release_user_object(graph, object, count);
+  static constinit guest::TracedEntry entry{"cuGraphReleaseUserObject", "sync",
+                                            "graph object count"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_release_user_object(graph, object, count);
+      },
+      graph, object, count);
 }
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_record_with_flags(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD, flags);
+  static constinit guest::TracedEntry entry{"cuEventRecordWithFlags_ptsz", "async",
+                                            "hEvent hStream flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_record_with_flags(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD,
+                                              flags);
+      },
+      hEvent, hStream, flags);
 }
 EXPORT CUresult CUDAAPI cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::event_record(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuEventRecord_ptsz", "async", "hEvent hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::event_record(hEvent, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      hEvent, hStream);
 }
 EXPORT CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn, int cudaVersion,
                                                  cuuint64_t flags,
                                                  CUdriverProcAddressQueryResult* symbolStatus) {
-  return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
-                                    CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuGetProcAddress_v2_ptsz", "local",
+                                            "symbol pfn cudaVersion flags symbolStatus"};
+  return guest::traced(
+      entry,
+      [&] {
+        return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags, symbolStatus,
+                                          CU_STREAM_PER_THREAD);
+      },
+      symbol, pfn, cudaVersion, flags, symbolStatus);
 }
 EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
     CUgraphExec* phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_instantiate_with_params(phGraphExec, hGraph, instantiateParams,
-                                              CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuGraphInstantiateWithParams_ptsz", "sync",
+                                            "phGraphExec hGraph instantiateParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_instantiate_with_params(phGraphExec, hGraph, instantiateParams,
+                                                    CU_STREAM_PER_THREAD);
+      },
+      phGraphExec, hGraph, instantiateParams);
 }
 EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_launch(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuGraphLaunch_ptsz", "async", "hGraph hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_launch(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      hGraph, hStream);
 }
 EXPORT CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::graph_upload(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuGraphUpload_ptsz", "async", "hGraph hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::graph_upload(hGraph, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      hGraph, hStream);
 }
 EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
     CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
     unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
     unsigned int sharedMemBytes, CUstream hStream, void** kernelParams) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_cooperative_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-                                          blockDimZ, sharedMemBytes,
-                                          hStream ? hStream : CU_STREAM_PER_THREAD, kernelParams);
+  static constinit guest::TracedEntry entry{"cuLaunchCooperativeKernel_ptsz", "sync",
+                                            "f gridDimX gridDimY gridDimZ blockDimX blockDimY "
+                                            "blockDimZ sharedMemBytes hStream kernelParams"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_cooperative_kernel(
+            f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes,
+            hStream ? hStream : CU_STREAM_PER_THREAD, kernelParams);
+      },
+      f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream,
+      kernelParams);
 }
 EXPORT CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void* userData) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_host_func(hStream ? hStream : CU_STREAM_PER_THREAD, fn, userData);
+  static constinit guest::TracedEntry entry{"cuLaunchHostFunc_ptsz", "callback",
+                                            "hStream fn userData"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_host_func(hStream ? hStream : CU_STREAM_PER_THREAD, fn, userData);
+      },
+      hStream, fn, userData);
 }
 EXPORT CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f,
                                               void** kernelParams, void** extra) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_kernel_ex(config, f, kernelParams, extra, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuLaunchKernelEx_ptsz", "async",
+                                            "config f kernelParams extra"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_kernel_ex(config, f, kernelParams, extra, CU_STREAM_PER_THREAD);
+      },
+      config, f, kernelParams, extra);
 }
 EXPORT CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX,
                                             unsigned int gridDimY, unsigned int gridDimZ,
                                             unsigned int blockDimX, unsigned int blockDimY,
                                             unsigned int blockDimZ, unsigned int sharedMemBytes,
                                             CUstream hStream, void** kernelParams, void** extra) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::launch_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-                              sharedMemBytes, hStream ? hStream : CU_STREAM_PER_THREAD,
-                              kernelParams, extra);
+  static constinit guest::TracedEntry entry{"cuLaunchKernel_ptsz", "async",
+                                            "f gridDimX gridDimY gridDimZ blockDimX blockDimY "
+                                            "blockDimZ sharedMemBytes hStream kernelParams extra"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::launch_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                    blockDimZ, sharedMemBytes,
+                                    hStream ? hStream : CU_STREAM_PER_THREAD, kernelParams, extra);
+      },
+      f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream,
+      kernelParams, extra);
 }
 EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_async(dptr, bytesize, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemAllocAsync_ptsz", "sync",
+                                            "dptr bytesize hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_async(dptr, bytesize, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dptr, bytesize, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t bytesize,
                                                      CUmemoryPool pool, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_alloc_from_pool_async(dptr, bytesize, pool,
-                                          hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemAllocFromPoolAsync_ptsz", "sync",
+                                            "dptr bytesize pool hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_alloc_from_pool_async(dptr, bytesize, pool,
+                                                hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dptr, bytesize, pool, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::mem_free_async(dptr, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemFreeAsync_ptsz", "async", "dptr hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_free_async(dptr, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dptr, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_2d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy2DAsync_v2_ptsz", "bulk", "pCopy hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_2d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      pCopy, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_2d_unaligned_v2(pCopy, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy2DUnaligned_v2_ptds", "bulk", "pCopy"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_2d_unaligned_v2(pCopy, CU_STREAM_PER_THREAD);
+      },
+      pCopy);
 }
 EXPORT CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_2d_v2(pCopy, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy2D_v2_ptds", "bulk", "pCopy"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_2d_v2(pCopy, CU_STREAM_PER_THREAD);
+      },
+      pCopy);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy3DAsync_v2_ptsz", "bulk", "pCopy hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_3d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      pCopy, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_v2(pCopy, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy3D_v2_ptds", "bulk", "pCopy"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_3d_v2(pCopy, CU_STREAM_PER_THREAD);
+      },
+      pCopy);
 }
 EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                            CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_async(dst, src, ByteCount, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyAsync_ptsz", "bulk",
+                                            "dst src ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_async(dst, src, ByteCount, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dst, src, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
                                                 size_t count, CUmemcpyAttributes* attrs,
                                                 size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
                                                 CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
-                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{
+      "cuMemcpyBatchAsync_ptsz", "bulk",
+      "dsts srcs sizes count attrs attrsIdxs numAttrs failIdx hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                         failIdx, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs,
                                                    size_t* sizes, size_t count,
                                                    CUmemcpyAttributes* attrs, size_t* attrsIdxs,
                                                    size_t numAttrs, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
-                                      hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{
+      "cuMemcpyBatchAsync_v2_ptsz", "bulk",
+      "dsts srcs sizes count attrs attrsIdxs numAttrs hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                            hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                   size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtod_async_v2(dstDevice, srcDevice, ByteCount,
-                                     hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoDAsync_v2_ptsz", "async",
+                                            "dstDevice srcDevice ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtod_async_v2(dstDevice, srcDevice, ByteCount,
+                                           hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, srcDevice, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                              size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtod_v2(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoD_v2_ptds", "bulk",
+                                            "dstDevice srcDevice ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtod_v2(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, srcDevice, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr srcDevice,
                                                   size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtoh_async_v2(dstHost, srcDevice, ByteCount,
-                                     hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoHAsync_v2_ptsz", "bulk",
+                                            "dstHost srcDevice ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtoh_async_v2(dstHost, srcDevice, ByteCount,
+                                           hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstHost, srcDevice, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevice,
                                              size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_dtoh_v2(dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoH_v2_ptds", "bulk",
+                                            "dstHost srcDevice ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtoh_v2(dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+      },
+      dstHost, srcDevice, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost,
                                                   size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_htod_async_v2(dstDevice, srcHost, ByteCount,
-                                     hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoDAsync_v2_ptsz", "bulk",
+                                            "dstDevice srcHost ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htod_async_v2(dstDevice, srcHost, ByteCount,
+                                           hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, srcHost, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* srcHost,
                                              size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_htod_v2(dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoD_v2_ptds", "bulk",
+                                            "dstDevice srcHost ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htod_v2(dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, srcHost, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
                                                CUdeviceptr srcDevice, CUcontext srcContext,
                                                size_t ByteCount, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
-                                  hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{
+      "cuMemcpyPeerAsync_ptsz", "async",
+      "dstDevice dstContext srcDevice srcContext ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                        hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext,
                                           CUdeviceptr srcDevice, CUcontext srcContext,
                                           size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
-                            CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpyPeer_ptds", "async",
+                                            "dstDevice dstContext srcDevice srcContext ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                  CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy_ptds", "bulk", "dst src ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
+      },
+      dst, src, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                               CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d16_async(dstDevice, us, N, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD16Async_ptsz", "async",
+                                            "dstDevice us N hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d16_async(dstDevice, us, N, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, us, N, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d16_v2(dstDevice, us, N, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD16_v2_ptds", "async", "dstDevice us N"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d16_v2(dstDevice, us, N, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, us, N);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch,
                                                 unsigned short us, size_t Width, size_t Height,
                                                 CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width, Height,
-                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D16Async_ptsz", "async",
+                                            "dstDevice dstPitch us Width Height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width, Height,
+                                         hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstPitch, us, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
                                               unsigned short us, size_t Width, size_t Height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D16_v2_ptds", "async",
+                                            "dstDevice dstPitch us Width Height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d16_v2(dstDevice, dstPitch, us, Width, Height, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstPitch, us, Width, Height);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch,
                                                 unsigned int ui, size_t Width, size_t Height,
                                                 CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width, Height,
-                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D32Async_ptsz", "async",
+                                            "dstDevice dstPitch ui Width Height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width, Height,
+                                         hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
                                               unsigned int ui, size_t Width, size_t Height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D32_v2_ptds", "async",
+                                            "dstDevice dstPitch ui Width Height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d32_v2(dstDevice, dstPitch, ui, Width, Height, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstPitch, ui, Width, Height);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch,
                                                unsigned char uc, size_t Width, size_t Height,
                                                CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d8_async(dstDevice, dstPitch, uc, Width, Height,
-                                  hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D8Async_ptsz", "async",
+                                            "dstDevice dstPitch uc Width Height hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d8_async(dstDevice, dstPitch, uc, Width, Height,
+                                        hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
                                              unsigned char uc, size_t Width, size_t Height) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d2d8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD2D8_v2_ptds", "async",
+                                            "dstDevice dstPitch uc Width Height"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d2d8_v2(dstDevice, dstPitch, uc, Width, Height, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, dstPitch, uc, Width, Height);
 }
 EXPORT CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                               CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d32_async(dstDevice, ui, N, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD32Async_ptsz", "async",
+                                            "dstDevice ui N hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d32_async(dstDevice, ui, N, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, ui, N, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d32_v2(dstDevice, ui, N, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD32_v2_ptds", "async", "dstDevice ui N"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d32_v2(dstDevice, ui, N, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, ui, N);
 }
 EXPORT CUresult CUDAAPI cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                                              CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d8_async(dstDevice, uc, N, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD8Async_ptsz", "async",
+                                            "dstDevice uc N hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d8_async(dstDevice, uc, N, hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstDevice, uc, N, hStream);
 }
 EXPORT CUresult CUDAAPI cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memset_d8_v2(dstDevice, uc, N, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemsetD8_v2_ptds", "async", "dstDevice uc N"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memset_d8_v2(dstDevice, uc, N, CU_STREAM_PER_THREAD);
+      },
+      dstDevice, uc, N);
 }
 EXPORT CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback,
                                                  void* userData, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_add_callback(hStream ? hStream : CU_STREAM_PER_THREAD, callback, userData,
-                                    flags);
+  static constinit guest::TracedEntry entry{"cuStreamAddCallback_ptsz", "callback",
+                                            "hStream callback userData flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_add_callback(hStream ? hStream : CU_STREAM_PER_THREAD, callback,
+                                          userData, flags);
+      },
+      hStream, callback, userData, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
                                                 CUstreamBatchMemOpParams* paramArray,
                                                 unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_batch_mem_op(stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
-                                    flags);
+  static constinit guest::TracedEntry entry{"cuStreamBatchMemOp_ptsz", "async",
+                                            "stream count paramArray flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_batch_mem_op(stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
+                                          flags);
+      },
+      stream, count, paramArray, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
                                                    CUstreamBatchMemOpParams* paramArray,
                                                    unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_batch_mem_op_v2(stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
-                                       flags);
+  static constinit guest::TracedEntry entry{"cuStreamBatchMemOp_v2_ptsz", "async",
+                                            "stream count paramArray flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_batch_mem_op_v2(stream ? stream : CU_STREAM_PER_THREAD, count,
+                                             paramArray, flags);
+      },
+      stream, count, paramArray, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
                                                          const CUgraphNode* dependencies,
                                                          const CUgraphEdgeData* dependencyData,
                                                          size_t numDependencies,
                                                          CUstreamCaptureMode mode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_begin_capture_to_graph(hStream ? hStream : CU_STREAM_PER_THREAD, hGraph,
-                                              dependencies, dependencyData, numDependencies, mode);
+  static constinit guest::TracedEntry entry{
+      "cuStreamBeginCaptureToGraph_ptsz", "sync",
+      "hStream hGraph dependencies dependencyData numDependencies mode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_begin_capture_to_graph(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                    hGraph, dependencies, dependencyData,
+                                                    numDependencies, mode);
+      },
+      hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_begin_capture(hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuStreamBeginCapture_ptsz", "sync", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_begin_capture(hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_begin_capture_v2(hStream ? hStream : CU_STREAM_PER_THREAD, mode);
+  static constinit guest::TracedEntry entry{"cuStreamBeginCapture_v2_ptsz", "sync", "hStream mode"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_begin_capture_v2(hStream ? hStream : CU_STREAM_PER_THREAD, mode);
+      },
+      hStream, mode);
 }
 EXPORT CUresult CUDAAPI cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream srcStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_copy_attributes(dstStream ? dstStream : CU_STREAM_PER_THREAD, srcStream);
+  static constinit guest::TracedEntry entry{"cuStreamCopyAttributes_ptsz", "sync",
+                                            "dstStream srcStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_copy_attributes(dstStream ? dstStream : CU_STREAM_PER_THREAD,
+                                             srcStream);
+      },
+      dstStream, srcStream);
 }
 EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_end_capture(hStream ? hStream : CU_STREAM_PER_THREAD, phGraph);
+  static constinit guest::TracedEntry entry{"cuStreamEndCapture_ptsz", "sync", "hStream phGraph"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_end_capture(hStream ? hStream : CU_STREAM_PER_THREAD, phGraph);
+      },
+      hStream, phGraph);
 }
 EXPORT CUresult CUDAAPI cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
                                                   CUstreamAttrValue* value) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_attribute(hStream ? hStream : CU_STREAM_PER_THREAD, attr, value);
+  static constinit guest::TracedEntry entry{"cuStreamGetAttribute_ptsz", "sync",
+                                            "hStream attr value"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_attribute(hStream ? hStream : CU_STREAM_PER_THREAD, attr, value);
+      },
+      hStream, attr, value);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_ptsz(CUstream hStream,
                                                     CUstreamCaptureStatus* captureStatus_out,
                                                     cuuint64_t* id_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_capture_info(hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus_out,
-                                        id_out);
+  static constinit guest::TracedEntry entry{"cuStreamGetCaptureInfo_ptsz", "local",
+                                            "hStream captureStatus_out id_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_capture_info(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                              captureStatus_out, id_out);
+      },
+      hStream, captureStatus_out, id_out);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream,
                                                        CUstreamCaptureStatus* captureStatus_out,
                                                        cuuint64_t* id_out, CUgraph* graph_out,
                                                        const CUgraphNode** dependencies_out,
                                                        size_t* numDependencies_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_capture_info_v2(hStream ? hStream : CU_STREAM_PER_THREAD,
-                                           captureStatus_out, id_out, graph_out, dependencies_out,
-                                           numDependencies_out);
+  static constinit guest::TracedEntry entry{
+      "cuStreamGetCaptureInfo_v2_ptsz", "sync",
+      "hStream captureStatus_out id_out graph_out dependencies_out numDependencies_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_capture_info_v2(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                 captureStatus_out, id_out, graph_out,
+                                                 dependencies_out, numDependencies_out);
+      },
+      hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
                                                        CUstreamCaptureStatus* captureStatus_out,
@@ -1812,112 +4201,271 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
                                                        const CUgraphNode** dependencies_out,
                                                        const CUgraphEdgeData** edgeData_out,
                                                        size_t* numDependencies_out) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_capture_info_v3(hStream ? hStream : CU_STREAM_PER_THREAD,
-                                           captureStatus_out, id_out, graph_out, dependencies_out,
-                                           edgeData_out, numDependencies_out);
+  static constinit guest::TracedEntry entry{"cuStreamGetCaptureInfo_v3_ptsz", "sync",
+                                            "hStream captureStatus_out id_out graph_out "
+                                            "dependencies_out edgeData_out numDependencies_out"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_capture_info_v3(
+            hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus_out, id_out, graph_out,
+            dependencies_out, edgeData_out, numDependencies_out);
+      },
+      hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out,
+      numDependencies_out);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx_ptsz(CUstream hStream, CUcontext* pctx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_ctx(hStream ? hStream : CU_STREAM_PER_THREAD, pctx);
+  static constinit guest::TracedEntry entry{"cuStreamGetCtx_ptsz", "local", "hStream pctx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_ctx(hStream ? hStream : CU_STREAM_PER_THREAD, pctx);
+      },
+      hStream, pctx);
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx,
                                                CUgreenCtx* pGreenCtx) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_ctx_v2(hStream ? hStream : CU_STREAM_PER_THREAD, pCtx, pGreenCtx);
+  static constinit guest::TracedEntry entry{"cuStreamGetCtx_v2_ptsz", "local",
+                                            "hStream pCtx pGreenCtx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_ctx_v2(hStream ? hStream : CU_STREAM_PER_THREAD, pCtx, pGreenCtx);
+      },
+      hStream, pCtx, pGreenCtx);
 }
 EXPORT CUresult CUDAAPI cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* device) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_device(hStream ? hStream : CU_STREAM_PER_THREAD, device);
+  static constinit guest::TracedEntry entry{"cuStreamGetDevice_ptsz", "local", "hStream device"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_device(hStream ? hStream : CU_STREAM_PER_THREAD, device);
+      },
+      hStream, device);
 }
 EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_flags(hStream ? hStream : CU_STREAM_PER_THREAD, flags);
+  static constinit guest::TracedEntry entry{"cuStreamGetFlags_ptsz", "local", "hStream flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_flags(hStream ? hStream : CU_STREAM_PER_THREAD, flags);
+      },
+      hStream, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamGetId_ptsz(CUstream hStream, unsigned long long* streamId) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_id(hStream ? hStream : CU_STREAM_PER_THREAD, streamId);
+  static constinit guest::TracedEntry entry{"cuStreamGetId_ptsz", "local", "hStream streamId"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_id(hStream ? hStream : CU_STREAM_PER_THREAD, streamId);
+      },
+      hStream, streamId);
 }
 EXPORT CUresult CUDAAPI cuStreamGetPriority_ptsz(CUstream hStream, int* priority) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_get_priority(hStream ? hStream : CU_STREAM_PER_THREAD, priority);
+  static constinit guest::TracedEntry entry{"cuStreamGetPriority_ptsz", "local",
+                                            "hStream priority"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_get_priority(hStream ? hStream : CU_STREAM_PER_THREAD, priority);
+      },
+      hStream, priority);
 }
 EXPORT CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream hStream,
                                                  CUstreamCaptureStatus* captureStatus) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_is_capturing(hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus);
+  static constinit guest::TracedEntry entry{"cuStreamIsCapturing_ptsz", "local",
+                                            "hStream captureStatus"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_is_capturing(hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus);
+      },
+      hStream, captureStatus);
 }
 EXPORT CUresult CUDAAPI cuStreamQuery_ptsz(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_query(hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuStreamQuery_ptsz", "completion", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_query(hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
                                                   const CUstreamAttrValue* param) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_set_attribute(hStream ? hStream : CU_STREAM_PER_THREAD, attr, param);
+  static constinit guest::TracedEntry entry{"cuStreamSetAttribute_ptsz", "sync",
+                                            "hStream attr param"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_set_attribute(hStream ? hStream : CU_STREAM_PER_THREAD, attr, param);
+      },
+      hStream, attr, param);
 }
 EXPORT CUresult CUDAAPI cuStreamSynchronize_ptsz(CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_synchronize(hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuStreamSynchronize_ptsz", "completion", "hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_synchronize(hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      hStream);
 }
 EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream,
                                                                CUgraphNode* dependencies,
                                                                size_t numDependencies,
                                                                unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_update_capture_dependencies(hStream ? hStream : CU_STREAM_PER_THREAD,
-                                                   dependencies, numDependencies, flags);
+  static constinit guest::TracedEntry entry{"cuStreamUpdateCaptureDependencies_ptsz", "sync",
+                                            "hStream dependencies numDependencies flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_update_capture_dependencies(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                         dependencies, numDependencies, flags);
+      },
+      hStream, dependencies, numDependencies, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2_ptsz(
     CUstream hStream, CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
     size_t numDependencies, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_update_capture_dependencies_v2(hStream ? hStream : CU_STREAM_PER_THREAD,
-                                                      dependencies, dependencyData, numDependencies,
-                                                      flags);
+  static constinit guest::TracedEntry entry{
+      "cuStreamUpdateCaptureDependencies_v2_ptsz", "sync",
+      "hStream dependencies dependencyData numDependencies flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_update_capture_dependencies_v2(
+            hStream ? hStream : CU_STREAM_PER_THREAD, dependencies, dependencyData, numDependencies,
+            flags);
+      },
+      hStream, dependencies, dependencyData, numDependencies, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent,
                                                unsigned int Flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_event(hStream ? hStream : CU_STREAM_PER_THREAD, hEvent, Flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitEvent_ptsz", "async",
+                                            "hStream hEvent Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_event(hStream ? hStream : CU_STREAM_PER_THREAD, hEvent, Flags);
+      },
+      hStream, hEvent, Flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr,
                                                  cuuint32_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value32(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue32_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value32(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                          flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr,
                                                     cuuint32_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value32_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue32_v2_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value32_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                             flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr,
                                                  cuuint64_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value64(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue64_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value64(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                          flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr,
                                                     cuuint64_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_wait_value64_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWaitValue64_v2_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_wait_value64_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                             flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr,
                                                   cuuint32_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value32(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue32_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value32(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                           flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr,
                                                      cuuint32_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value32_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue32_v2_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value32_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                              flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr,
                                                   cuuint64_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value64(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue64_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value64(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                           flags);
+      },
+      stream, addr, value, flags);
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr,
                                                      cuuint64_t value, unsigned int flags) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::stream_write_value64_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
+  static constinit guest::TracedEntry entry{"cuStreamWriteValue64_v2_ptsz", "async",
+                                            "stream addr value flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::stream_write_value64_v2(stream ? stream : CU_STREAM_PER_THREAD, addr, value,
+                                              flags);
+      },
+      stream, addr, value, flags);
 }

@@ -3,6 +3,7 @@
 // PROTOCOL.md §3.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 namespace kvgpu::wire {
@@ -13,6 +14,7 @@ inline constexpr uint32_t MAX_RECORD_BYTES = 16 * 1024;
 enum Flags : uint16_t {
   NOREPLY = 1,  // fire and forget
   PAD = 2,      // nothing but the end of the ring
+  TIMED = 4,    // the reply says how long the host took
 };
 
 struct Header {
@@ -68,6 +70,15 @@ constexpr bool handle_tagged(Handle h) { return h >> 56 == HANDLE_TAG; }
 
 // ---- event ring
 inline constexpr uint32_t REPLY_DEFERRED = 1;  // skipped: the result is the deferred error
+// From this bit on: what the host took for a TIMED record, in microseconds, and one more; 0: not
+// said.
+inline constexpr uint32_t REPLY_TIME_SHIFT = 8;
+inline constexpr uint32_t MAX_REPLY_TIME_US = (1u << 24) - 2;
+inline uint32_t reply_time(std::chrono::nanoseconds took) {
+  const auto us = static_cast<uint64_t>(took.count()) / 1000;
+  return (static_cast<uint32_t>(us < MAX_REPLY_TIME_US ? us : MAX_REPLY_TIME_US) + 1)
+         << REPLY_TIME_SHIFT;
+}
 struct Reply {
   int32_t result;  // CUresult
   uint32_t flags;
