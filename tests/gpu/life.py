@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from framework.life import checked_loop
-from framework.loopback import ROOT, Loopback, loopback
+from framework.loopback import LOOPBACK, ROOT, Loopback, loopback
 
 PROGRAMS = ROOT / "tests/loopback/life_programs.py"
 # name -> the last line it prints
@@ -48,6 +48,8 @@ def main() -> None:
             output = host.check(sys.executable, PROGRAMS, name)
             assert output.splitlines()[-1] == last, output
             print(f"ok      {name}")
+        assert host.check(LOOPBACK / "exit_calls") == "done\n"
+        print("ok      exit_calls")
         killed_worker(host)
         stream, event = map(float, host.check(sys.executable, PROGRAMS, "waiting").split())
         print(f"figure: {stream} % of a processor waiting 1 s for a stream, {event} % for an event")

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from framework.loopback import Loopback
+from framework.loopback import LOOPBACK, Loopback
 from framework.waiting import eventually
 from framework.workers import block_offset
 
@@ -130,3 +130,7 @@ def test_waiting_cpu_of_blocking_sync_is_small(host: Loopback) -> None:
         f"figure: {stream} % of a processor while waiting 1 s for a stream, {event} % for an event"
     )
     assert max(float(stream), float(event)) <= MAX_WAITING_PERCENT
+
+
+def test_destructors_after_main_may_call(host: Loopback) -> None:
+    assert host.check(LOOPBACK / "exit_calls") == "done\n"

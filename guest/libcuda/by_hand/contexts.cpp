@@ -8,24 +8,29 @@
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
+#include "thread_object.h"
 
 namespace kvgpu::guest {
 
 namespace {
 
-thread_local std::vector<Context*>
-    context_stack;  // the last one is current; contexts are never given back to the allocator
+// The last one is current; contexts are never given back to the allocator.
+struct ContextStack : std::vector<Context*> {};
+ContextStack& context_stack() { return of_this_thread<ContextStack>(); }
 
 }  // namespace
 
-Context* current_context() { return context_stack.empty() ? nullptr : context_stack.back(); }
+Context* current_context() {
+  const ContextStack& stack = context_stack();
+  return stack.empty() ? nullptr : stack.back();
+}
 uint64_t next_context_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;
 }
 
-void push_context(Context& context) { context_stack.push_back(&context); }
-void pop_context() { context_stack.pop_back(); }
+void push_context(Context& context) { context_stack().push_back(&context); }
+void pop_context() { context_stack().pop_back(); }
 
 CUresult ctx_get_current(CUcontext* pctx) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -38,22 +43,22 @@ CUresult ctx_set_current(CUcontext ctx) {
   Context* const context = ctx == nullptr ? nullptr : find(ctx);
   if (ctx != nullptr && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   // CUDA 13.0 cuda.h: replaces the top; null pops it.
-  if (!context_stack.empty()) context_stack.pop_back();
-  if (context != nullptr) context_stack.push_back(context);
+  if (!context_stack().empty()) context_stack().pop_back();
+  if (context != nullptr) context_stack().push_back(context);
   return CUDA_SUCCESS;
 }
 
 CUresult ctx_push_current_v2(CUcontext ctx) {
   Context* const context = find(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  context_stack.push_back(context);
+  context_stack().push_back(context);
   return CUDA_SUCCESS;
 }
 
 CUresult ctx_pop_current_v2(CUcontext* pctx) {
-  if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (pctx != nullptr) *pctx = from_wire<CUcontext>(context_stack.back()->handle);
-  context_stack.pop_back();
+  if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (pctx != nullptr) *pctx = from_wire<CUcontext>(context_stack().back()->handle);
+  context_stack().pop_back();
   return CUDA_SUCCESS;
 }
 

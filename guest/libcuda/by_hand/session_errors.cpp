@@ -4,6 +4,7 @@
 
 #include "log.h"
 #include "session.h"
+#include "thread_object.h"
 
 namespace kvgpu::guest {
 
@@ -16,8 +17,7 @@ Session::ThreadEnd::~ThreadEnd() {
 }
 
 void Session::join_threads() {
-  static thread_local ThreadEnd at_end;
-  (void)at_end;
+  (void)of_this_thread<ThreadEnd>();
   thread_.told = known_to_all_;
   ++n_threads_;
 }

@@ -4,6 +4,7 @@
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
+#include "thread_object.h"
 
 namespace kvgpu::guest {
 
@@ -22,7 +23,6 @@ struct ThreadStreams {
     }
   }
 };
-thread_local ThreadStreams thread_streams;
 
 void forget_done(Context& context) {
   Session& session = Session::get();
@@ -43,13 +43,14 @@ Stream* take_idle_stream(Context& context) {
 }
 
 Stream* per_thread_stream(Context& context, CUresult* error) {
-  for (const auto& [owner, handle] : thread_streams.streams) {
+  for (const auto& [owner, handle] : of_this_thread<ThreadStreams>().streams) {
     Stream* const stream = owner == &context ? tables().streams.find(handle) : nullptr;
     if (stream != nullptr) return stream;
   }
   Stream* stream = take_idle_stream(context);
   if (stream == nullptr) stream = make_stream(context, CU_STREAM_DEFAULT, 0, error);
-  if (stream != nullptr) thread_streams.streams.emplace_back(&context, stream->handle);
+  if (stream != nullptr)
+    of_this_thread<ThreadStreams>().streams.emplace_back(&context, stream->handle);
   return stream;
 }
 
