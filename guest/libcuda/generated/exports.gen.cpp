@@ -490,6 +490,43 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream 
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_3d_async_v2(pCopy, hStream);
 }
+EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
+                                        size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_htoa_v2(dstArray, dstOffset, srcHost, ByteCount, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                        size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atoh_v2(dstHost, srcArray, srcOffset, ByteCount, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                                        size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_dtoa_v2(dstArray, dstOffset, srcDevice, ByteCount, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                                        size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atod_v2(dstDevice, srcArray, srcOffset, ByteCount, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray,
+                                        size_t srcOffset, size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atoa_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount,
+                               CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset,
+                                             const void* srcHost, size_t ByteCount,
+                                             CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_htoa_async_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                             size_t ByteCount, CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atoh_async_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
+}
 EXPORT CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                         size_t Width, size_t Height) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -1513,6 +1550,301 @@ EXPORT CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject obj
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::graph_release_user_object(graph, object, count);
 }
+EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray* pHandle,
+                                         const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_create_v2(pHandle, pAllocateArray);
+}
+EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray* pHandle,
+                                           const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_3d_create_v2(pHandle, pAllocateArray);
+}
+EXPORT CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor,
+                                                CUarray hArray) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_get_descriptor_v2(pArrayDescriptor, hArray);
+}
+EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor,
+                                                  CUarray hArray) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_3d_get_descriptor_v2(pArrayDescriptor, hArray);
+}
+EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray hArray) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_destroy(hArray);
+}
+EXPORT CUresult CUDAAPI cuArrayGetPlane(CUarray* pPlaneArray, CUarray hArray,
+                                        unsigned int planeIdx) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_get_plane(pPlaneArray, hArray, planeIdx);
+}
+EXPORT CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
+                                                   CUarray array) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_get_sparse_properties(sparseProperties, array);
+}
+EXPORT CUresult CUDAAPI cuArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUarray array, CUdevice device) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::array_get_memory_requirements(memoryRequirements, array, device);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
+                                               const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
+                                               unsigned int numMipmapLevels) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mipmapped_array_create(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mipmapped_array_destroy(hMipmappedArray);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* pLevelArray,
+                                                 CUmipmappedArray hMipmappedArray,
+                                                 unsigned int level) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mipmapped_array_get_level(pLevelArray, hMipmappedArray, level);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(
+    CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties, CUmipmappedArray mipmap) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mipmapped_array_get_sparse_properties(sparseProperties, mipmap);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mipmapped_array_get_memory_requirements(memoryRequirements, mipmap, device);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements,
+                                                           CUarray_format format,
+                                                           unsigned int numChannels, CUdevice dev) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_texture_1d_linear_max_width(maxWidthInElements, format, numChannels,
+                                                       dev);
+}
+EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject* pTexObject,
+                                          const CUDA_RESOURCE_DESC* pResDesc,
+                                          const CUDA_TEXTURE_DESC* pTexDesc,
+                                          const CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_object_create(pTexObject, pResDesc, pTexDesc, pResViewDesc);
+}
+EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_object_destroy(texObject);
+}
+EXPORT CUresult CUDAAPI cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc,
+                                                   CUtexObject texObject) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_object_get_resource_desc(pResDesc, texObject);
+}
+EXPORT CUresult CUDAAPI cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* pTexDesc,
+                                                  CUtexObject texObject) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_object_get_texture_desc(pTexDesc, texObject);
+}
+EXPORT CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* pResViewDesc,
+                                                       CUtexObject texObject) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_object_get_resource_view_desc(pResViewDesc, texObject);
+}
+EXPORT CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject,
+                                           const CUDA_RESOURCE_DESC* pResDesc) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::surf_object_create(pSurfObject, pResDesc);
+}
+EXPORT CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::surf_object_destroy(surfObject);
+}
+EXPORT CUresult CUDAAPI cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc,
+                                                    CUsurfObject surfObject) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::surf_object_get_resource_desc(pResDesc, surfObject);
+}
+EXPORT CUresult CUDAAPI cuModuleGetTexRef(CUtexref* pTexRef, CUmodule hmod, const char* name) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::module_get_tex_ref(pTexRef, hmod, name);
+}
+EXPORT CUresult CUDAAPI cuModuleGetSurfRef(CUsurfref* pSurfRef, CUmodule hmod, const char* name) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::module_get_surf_ref(pSurfRef, hmod, name);
+}
+EXPORT CUresult CUDAAPI cuTexRefCreate(CUtexref* pTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_create(pTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefDestroy(CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_destroy(hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress_v2(size_t* ByteOffset, CUtexref hTexRef,
+                                              CUdeviceptr dptr, size_t bytes) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_address_v2(ByteOffset, hTexRef, dptr, bytes);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
+                                                CUdeviceptr dptr, size_t Pitch) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_address_2d_v2(hTexRef, desc, dptr, Pitch);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
+                                                CUdeviceptr dptr, size_t Pitch) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_address_2d_v3(hTexRef, desc, dptr, Pitch);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetBorderColor(CUtexref hTexRef, float* pBorderColor) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_border_color(hTexRef, pBorderColor);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetBorderColor(float* pBorderColor, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_border_color(pBorderColor, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_array(hTexRef, hArray, Flags);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmappedArray(CUtexref hTexRef,
+                                                  CUmipmappedArray hMipmappedArray,
+                                                  unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_mipmapped_array(hTexRef, hMipmappedArray, Flags);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt,
+                                          int NumPackedComponents) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_format(hTexRef, fmt, NumPackedComponents);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddress_mode am) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_address_mode(hTexRef, dim, am);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_filter_mode(hTexRef, fm);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_mode fm) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_mipmap_filter_mode(hTexRef, fm);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_mipmap_level_bias(hTexRef, bias);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp,
+                                                    float maxMipmapLevelClamp) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_mipmap_level_clamp(hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int maxAniso) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_max_anisotropy(hTexRef, maxAniso);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_set_flags(hTexRef, Flags);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetAddress_v2(CUdeviceptr* pdptr, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_address_v2(pdptr, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetArray(CUarray* phArray, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_array(phArray, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmappedArray(CUmipmappedArray* phMipmappedArray,
+                                                  CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_mipmapped_array(phMipmappedArray, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetFormat(CUarray_format* pFormat, int* pNumChannels,
+                                          CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_format(pFormat, pNumChannels, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetAddressMode(CUaddress_mode* pam, CUtexref hTexRef, int dim) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_address_mode(pam, hTexRef, dim);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_filter_mode(pfm, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmapFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_mipmap_filter_mode(pfm, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelBias(float* pbias, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_mipmap_level_bias(pbias, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelClamp(float* pminMipmapLevelClamp,
+                                                    float* pmaxMipmapLevelClamp, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_mipmap_level_clamp(pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMaxAnisotropy(int* pmaxAniso, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_max_anisotropy(pmaxAniso, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetFlags(unsigned int* pFlags, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tex_ref_get_flags(pFlags, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuSurfRefSetArray(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::surf_ref_set_array(hSurfRef, hArray, Flags);
+}
+EXPORT CUresult CUDAAPI cuSurfRefGetArray(CUarray* phArray, CUsurfref hSurfRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::surf_ref_get_array(phArray, hSurfRef);
+}
+EXPORT CUresult CUDAAPI cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::param_set_tex_ref(hfunc, texunit, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTensorMapEncodeTiled(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    const cuuint32_t* boxDim, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tensor_map_encode_tiled(tensorMap, tensorDataType, tensorRank, globalAddress,
+                                        globalDim, globalStrides, boxDim, elementStrides,
+                                        interleave, swizzle, l2Promotion, oobFill);
+}
+EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2col(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    const int* pixelBoxLowerCorner, const int* pixelBoxUpperCorner, cuuint32_t channelsPerPixel,
+    cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tensor_map_encode_im2col(tensorMap, tensorDataType, tensorRank, globalAddress,
+                                         globalDim, globalStrides, pixelBoxLowerCorner,
+                                         pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn,
+                                         elementStrides, interleave, swizzle, l2Promotion, oobFill);
+}
+EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2colWide(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
+    cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tensor_map_encode_im2col_wide(
+      tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+      pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
+      elementStrides, interleave, mode, swizzle, l2Promotion, oobFill);
+}
+EXPORT CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::tensor_map_replace_address(tensorMap, globalAddress);
+}
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -1609,6 +1941,28 @@ EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, siz
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_async(dst, src, ByteCount, hStream ? hStream : CU_STREAM_PER_THREAD);
 }
+EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray,
+                                             size_t srcOffset, size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atoa_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount,
+                               CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray,
+                                             size_t srcOffset, size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atod_v2(dstDevice, srcArray, srcOffset, ByteCount, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                                  size_t ByteCount, CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atoh_async_v2(dstHost, srcArray, srcOffset, ByteCount,
+                                     hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2_ptds(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                             size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_atoh_v2(dstHost, srcArray, srcOffset, ByteCount, CU_STREAM_PER_THREAD);
+}
 EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
                                                 size_t count, CUmemcpyAttributes* attrs,
                                                 size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
@@ -1624,6 +1978,11 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdevicept
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
                                       hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
+                                             CUdeviceptr srcDevice, size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_dtoa_v2(dstArray, dstOffset, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                   size_t ByteCount, CUstream hStream) {
@@ -1646,6 +2005,18 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevic
                                              size_t ByteCount) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_dtoh_v2(dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset,
+                                                  const void* srcHost, size_t ByteCount,
+                                                  CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_htoa_async_v2(dstArray, dstOffset, srcHost, ByteCount,
+                                     hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
+                                             const void* srcHost, size_t ByteCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_htoa_v2(dstArray, dstOffset, srcHost, ByteCount, CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost,
                                                   size_t ByteCount, CUstream hStream) {
