@@ -67,7 +67,8 @@ SOFTWARE_GPU_API cuArrayDestroy(CUarray handle) {
   RETURN_IF_FAILED(check_capture_safe(*context));
   Driver& driver = Driver::instance();
   const auto array = driver.arrays.find(handle);
-  if (!array || array->is_level || !driver.arrays.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  if (array && array->is_level) return CUDA_SUCCESS;  // it goes with the whole (driver 580)
+  if (!array || !driver.arrays.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
   return release(array->context, array->address);
 }
 

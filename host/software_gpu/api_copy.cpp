@@ -172,12 +172,10 @@ Place destination(const CUDA_MEMCPY3D& p) {
 CUresult rows_of_array(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Rows* rows) {
   const auto array = Driver::instance().arrays.find(place.array);
   if (!array) return CUDA_ERROR_INVALID_VALUE;
-  const size_t element_bytes = array->format.element_bytes();
   const auto fits = [](size_t first, size_t n, size_t length) {
     return first <= length && n <= length - first;
   };
-  if (place.x_bytes % element_bytes != 0 || p.WidthInBytes % element_bytes != 0 ||
-      !fits(place.x_bytes, p.WidthInBytes, array->pitch_bytes()) ||
+  if (!fits(place.x_bytes, p.WidthInBytes, array->pitch_bytes()) ||
       !fits(place.y, p.Height, array->n_rows()) || !fits(place.z, p.Depth, array->n_slices()))
     return CUDA_ERROR_INVALID_VALUE;
   *rows = {array->address + (place.z + z) * array->slice_bytes() + place.y * array->pitch_bytes() +
@@ -194,10 +192,14 @@ CUresult rows_of(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Rows* row
     return CUDA_ERROR_INVALID_VALUE;
   const uint64_t base = is_host ? address(place.host) : place.device;
   const bool one_row = p.Height <= 1 && p.Depth <= 1;
-  if (base == 0 || (!one_row && place.pitch_bytes < place.x_bytes + p.WidthInBytes))
+  // Where nothing is said rows and slices have no gaps (driver 580).
+  const size_t row_end_bytes = place.x_bytes + p.WidthInBytes, slice_end = place.y + p.Height;
+  const size_t pitch_bytes = place.pitch_bytes == 0 ? row_end_bytes : place.pitch_bytes;
+  const size_t height = place.height == 0 ? slice_end : place.height;
+  if (base == 0 || (!one_row && pitch_bytes < row_end_bytes) || height < slice_end)
     return CUDA_ERROR_INVALID_VALUE;
-  const size_t y = place.y + (place.z + z) * place.height;
-  *rows = {base + y * place.pitch_bytes + place.x_bytes, place.pitch_bytes};
+  const size_t y = place.y + (place.z + z) * height;
+  *rows = {base + y * pitch_bytes + place.x_bytes, pitch_bytes};
   return CUDA_SUCCESS;
 }
 

@@ -13,11 +13,13 @@ std::shared_ptr<const ImageObject> find(uint64_t handle, bool is_surface) {
   return object && object->image.is_surface == is_surface ? object : nullptr;
 }
 
-CUresult destroy(uint64_t handle, bool is_surface) {
+/// Of either kind, or none: driver 580 minds neither.
+CUresult destroy(uint64_t handle) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  if (!find(handle, is_surface)) return CUDA_ERROR_INVALID_VALUE;
-  return Driver::instance().images.remove(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  Driver::instance().images.remove(handle);
+  return CUDA_SUCCESS;
 }
 
 template <class T>
@@ -37,6 +39,7 @@ SOFTWARE_GPU_API cuTexObjectCreate(CUtexObject* handle, const CUDA_RESOURCE_DESC
                                    const CUDA_RESOURCE_VIEW_DESC* view) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (!handle || !resource || !texture) return CUDA_ERROR_INVALID_VALUE;
   auto object = std::make_shared<ImageObject>(ImageObject{*context, *resource, *texture});
   object->has_view = view != nullptr;
@@ -45,7 +48,7 @@ SOFTWARE_GPU_API cuTexObjectCreate(CUtexObject* handle, const CUDA_RESOURCE_DESC
   *handle = Driver::instance().images.add(std::move(object));
   return CUDA_SUCCESS;
 }
-SOFTWARE_GPU_API cuTexObjectDestroy(CUtexObject handle) { return destroy(handle, false); }
+SOFTWARE_GPU_API cuTexObjectDestroy(CUtexObject handle) { return destroy(handle); }
 SOFTWARE_GPU_API cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject handle) {
   return give(resource, handle, false, &ImageObject::resource);
 }
@@ -61,13 +64,14 @@ SOFTWARE_GPU_API cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, C
 SOFTWARE_GPU_API cuSurfObjectCreate(CUsurfObject* handle, const CUDA_RESOURCE_DESC* resource) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (!handle || !resource) return CUDA_ERROR_INVALID_VALUE;
   auto object = std::make_shared<ImageObject>(ImageObject{*context, *resource});
   RETURN_IF_FAILED(make_surface(*resource, &object->image));
   *handle = Driver::instance().images.add(std::move(object));
   return CUDA_SUCCESS;
 }
-SOFTWARE_GPU_API cuSurfObjectDestroy(CUsurfObject handle) { return destroy(handle, true); }
+SOFTWARE_GPU_API cuSurfObjectDestroy(CUsurfObject handle) { return destroy(handle); }
 SOFTWARE_GPU_API cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject handle) {
   return give(resource, handle, true, &ImageObject::resource);
 }

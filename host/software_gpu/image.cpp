@@ -146,7 +146,8 @@ CUresult apply_sampler(const CUDA_TEXTURE_DESC& t, bool is_mipmapped, Image* out
   s.normalized = t.flags & CU_TRSF_NORMALIZED_COORDINATES;
   s.seamless = t.flags & CU_TRSF_SEAMLESS_CUBEMAP;
   if (s.seamless && !out->is_cubemap) return CUDA_ERROR_INVALID_VALUE;
-  if (is_mipmapped && !s.normalized) return CUDA_ERROR_INVALID_VALUE;
+  // A driver makes such objects; what they read is not written down.
+  if (is_mipmapped && !s.normalized) return CUDA_ERROR_NOT_SUPPORTED;
   for (int i = 0; i < 3; ++i) {
     if (t.addressMode[i] > CU_TR_ADDRESS_MODE_BORDER) return CUDA_ERROR_INVALID_VALUE;
     // The other two have a meaning for normalised coordinates only; seamless cubemaps have none.
@@ -190,8 +191,8 @@ CUresult make_surface(const CUDA_RESOURCE_DESC& resource, Image* out) {
   if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = of_resource(resource, out, &whole);
   if (result != CUDA_SUCCESS) return result;
-  out->is_surface = true;
-  return whole.Flags & CUDA_ARRAY3D_SURFACE_LDST ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  out->is_surface = true;  // whether or not the array has CUDA_ARRAY3D_SURFACE_LDST (driver 580)
+  return CUDA_SUCCESS;
 }
 
 uint64_t Images::add(std::shared_ptr<const ImageObject> object) {

@@ -53,6 +53,12 @@ void add_handle(const Session& session, const Task& task, wire::Handle handle, U
       if (task.op->route == Route::ENQUEUE) uses->holds.push_back(handle);
       if (changes_kernel(task)) uses->after.push_back(handle);
       break;
+    case wire::Kind::REFERENCE:
+      // Launches name none, and see what it is when they are made.
+      uses->holds.push_back(handle);
+      uses->after.push_back(handle);
+      uses->after_all = true;
+      break;
     default:
       break;
   }
@@ -74,8 +80,8 @@ Uses uses_of(const Session& session, const Task& task) {
   }
   if (task.stream != nullptr) add_legacy_order(session, task, &uses);
   // What frees or waits for the whole context; a graph exec that goes is no concern of others.
-  uses.after_all = task.op->route == Route::BLOCK && task.op->runs_poisoned &&
-                   static_cast<wire::Op>(task.header.opcode) != wire::Op::cuGraphExecDestroy;
+  uses.after_all |= task.op->route == Route::BLOCK && task.op->runs_poisoned &&
+                    static_cast<wire::Op>(task.header.opcode) != wire::Op::cuGraphExecDestroy;
   return uses;
 }
 

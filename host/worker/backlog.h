@@ -6,7 +6,8 @@
 //     that it waits for, and before the next one);
 //   - the legacy stream and the blocking streams of a context wait for each other;
 //   - frees, unloads, resets and synchronisations wait for what they would wait for natively;
-//   - a kernel's attributes change after the launches that were made before.
+//   - a kernel's attributes change after the launches that were made before, and so do the textures
+//     and surfaces that modules name.
 // All else overtakes. Handles are found in a record by their tag (PROTOCOL.md §3.2), not by its
 // layout: a number that only looks like one makes a record wait that need not.
 //

@@ -144,12 +144,18 @@ void Executor::execute(const Task& queued) {
   run_task(*session_, task);
 }
 
+// What waits for the device inside the driver (quiet.h).
+static bool frees_memory(const Task& task) {
+  return task.op->handler == &mem_free_v2 || task.op->handler == &array_destroy ||
+         task.op->handler == &mipmapped_array_destroy;
+}
+
 // The caller waits for the reply: the record may leave ring order from here on.
 void Executor::start_blocking(Task task) {
   auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
   task.body = *bytes;
   std::shared_ptr<Quiet> quiet;
-  if (task.op->handler == &mem_free_v2) quiet = std::make_shared<Quiet>(*session_, device_);
+  if (frees_memory(task)) quiet = std::make_shared<Quiet>(*session_, device_);
   const bool accepted = pool_->submit([session = session_, task, bytes, quiet] {
     session->wait_for_others(task.wait_for);
     if (session->dependencies.any()) {

@@ -73,15 +73,19 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, CUmemoryPool>) return MEM_POOL;
   if constexpr (std::is_same_v<T, CUgraphNode>) return GRAPH_NODE;
   if constexpr (std::is_same_v<T, CUuserObject>) return USER_OBJECT;
+  if constexpr (std::is_same_v<T, CUarray> || std::is_same_v<T, CUmipmappedArray>) return ARRAY;
+  if constexpr (std::is_same_v<T, CUtexref> || std::is_same_v<T, CUsurfref>) return REFERENCE;
 }
 
-// Modules and libraries share a kind, and so do functions and kernels; the driver must not get one
-// for the other.
-enum class RawType : uint8_t { PLAIN, LIBRARY, KERNEL };
+// Modules and libraries share a kind, and so do functions and kernels, arrays with and without
+// levels, textures and surfaces; the driver must not get one for the other.
+enum class RawType : uint8_t { PLAIN, LIBRARY, KERNEL, MIPMAPPED, SURFACE };
 template <typename T>
 constexpr RawType raw_type_of() {
   if constexpr (std::is_same_v<T, CUlibrary>) return RawType::LIBRARY;
   if constexpr (std::is_same_v<T, CUkernel>) return RawType::KERNEL;
+  if constexpr (std::is_same_v<T, CUmipmappedArray>) return RawType::MIPMAPPED;
+  if constexpr (std::is_same_v<T, CUsurfref>) return RawType::SURFACE;
   return RawType::PLAIN;
 }
 
@@ -139,6 +143,20 @@ class HandleTable {
     const std::shared_lock lock(mutex_);
     const auto found = raw_.find(handle);
     return found == raw_.end() ? 0 : found->second.owner;
+  }
+  // Those of this type that go with the owner.
+  template <typename T>
+  [[nodiscard]] std::vector<T> owned_by(wire::Handle owner) const {
+    std::vector<T> found;
+    const std::shared_lock lock(mutex_);
+    const auto owned = owned_.find(owner);
+    if (owned == owned_.end()) return found;
+    for (const wire::Handle handle : owned->second) {
+      const auto each = raw_.find(handle);
+      if (each == raw_.end() || wire::handle_kind(handle) != kind_of<T>()) continue;
+      if (each->second.type == raw_type_of<T>()) found.push_back(static_cast<T>(each->second.raw));
+    }
+    return found;
   }
   // The handle of a node of this graph, chosen now if it has none; 0: out of handles.
   [[nodiscard]] wire::Handle name_node(CUgraphNode raw, wire::Handle graph);

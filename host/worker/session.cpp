@@ -130,7 +130,8 @@ CUresult Session::register_session_memory(const Context& context) {
   return CUDA_SUCCESS;
 }
 
-CUresult Session::retire_context(const Context& context, wire::Handle handle) {
+CUresult Session::retire_context(const Context& context, wire::Handle handle,
+                                 const Arrays& arrays) {
   const auto addresses = forget_device_ranges(handle);
   bool others = false;
   handles.each_context([&](Context&) { others = true; });
@@ -151,6 +152,10 @@ CUresult Session::retire_context(const Context& context, wire::Handle handle) {
     if (const CUresult bad = enter(context)) return bad;
     result = driver->cuCtxSynchronize();
     for (const uint64_t address : addresses) (void)driver->cuMemFree_v2(address);
+    for (const CUarray array : arrays.plain) (void)driver->cuArrayDestroy(array);
+    for (const CUmipmappedArray array : arrays.mipmapped) {
+      (void)driver->cuMipmappedArrayDestroy(array);
+    }
   }
   for (const Context& each : going) {
     const CUresult bad = driver->cuCtxDestroy_v2(each.raw);

@@ -20,6 +20,7 @@
 #include "event_ring.h"
 #include "executor.h"
 #include "handles.h"
+#include "images.h"
 #include "kvgpu/layout.h"
 #include "links.h"
 #include "output.h"
@@ -73,6 +74,7 @@ class Session {
   HandleTable handles;
   Blobs blobs;
   Links links;
+  Images images;
   std::atomic<bool> ending{false};
   std::byte* const block;
   HostPage* const host_page;
@@ -106,8 +108,13 @@ class Session {
   // Makes the context current in which session memory is registered.
   [[nodiscard]] CUresult enter_registered();
   // Ends a context that is in no table any more. Session memory is registered in one context for
-  // all: that one is kept, without the guest's memory, until it is the last.
-  [[nodiscard]] CUresult retire_context(const Context& context, wire::Handle handle);
+  // all: that one is kept, without the guest's memory, until it is the last. `arrays`: what it had.
+  struct Arrays {
+    std::vector<CUarray> plain;
+    std::vector<CUmipmappedArray> mipmapped;
+  };
+  [[nodiscard]] CUresult retire_context(const Context& context, wire::Handle handle,
+                                        const Arrays& arrays);
   [[nodiscard]] CUresult add_extent(uint64_t region_off, uint64_t len_bytes);
 
   // Device memory that the guest owns: an address that goes to the driver as a copy's source or

@@ -17,19 +17,38 @@ HANDLE_KINDS = {
     "CUmemoryPool": "MEM_POOL",
     "CUgraphNode": "GRAPH_NODE",
     "CUuserObject": "USER_OBJECT",
+    "CUarray": "ARRAY",
+    "CUmipmappedArray": "ARRAY",
+    "CUtexref": "REFERENCE",
+    "CUsurfref": "REFERENCE",
 }
 # CUDA answers CUDA_ERROR_INVALID_VALUE where one of these is none.
-GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT"})
-# Scalars that fit a u64 on the wire and back by a cast.
+VALUE_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT", "REFERENCE"})
+# Scalars that fit a u64 on the wire.
 SCALARS = frozenset(
-    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig CUgraphNodeType".split()
+    "int float size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig"
+    " CUgraphNodeType CUarray_format CUaddress_mode CUfilter_mode".split()
 ) | {"unsigned int", "unsigned long long"}
+
+
+def to_word(type_name: str, value: str) -> str:
+    """Return the expression that makes the wire's u64 of a scalar."""
+    if type_name == "float":
+        return f"std::bit_cast<uint32_t>({value})"
+    return f"static_cast<uint64_t>({value})"
+
+
+def from_word(type_name: str, word: str) -> str:
+    """Return the expression that makes a scalar of the wire's u64."""
+    if type_name == "float":
+        return f"std::bit_cast<float>(static_cast<uint32_t>({word}))"
+    return f"static_cast<{type_name}>({word})"
 
 
 def no_such_handle(param: Param) -> str:
     """Name the CUresult of a call whose in parameter is no handle of its kind."""
-    is_graph = HANDLE_KINDS[param.type] in GRAPH_KINDS
-    return "CUDA_ERROR_INVALID_VALUE" if is_graph else "CUDA_ERROR_INVALID_HANDLE"
+    is_value = HANDLE_KINDS[param.type] in VALUE_KINDS
+    return "CUDA_ERROR_INVALID_VALUE" if is_value else "CUDA_ERROR_INVALID_HANDLE"
 
 
 def banner(model: Model) -> str:
@@ -55,7 +74,7 @@ def check_plain(row: Row) -> None:
     """Raise GeneratorError where a plain row has a parameter that the plain form cannot carry."""
     for param in row.function.params:
         kind = param.pointee if param.is_pointer else param.type
-        if kind not in SCALARS and (param.is_pointer or kind not in HANDLE_KINDS):
+        if kind not in SCALARS and kind not in HANDLE_KINDS:
             raise GeneratorError(
                 f"api.toml [{row.name}]: parameter {param.name} of type {param.type} is not plain"
             )

@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
-from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, no_such_handle, outs
+from kvgpu.protocol.generator.emit import (
+    HANDLE_KINDS,
+    banner,
+    from_word,
+    ins,
+    no_such_handle,
+    outs,
+    to_word,
+)
 from kvgpu.protocol.generator.model import Model, Row, snake_case, symbol_of
 
 
@@ -113,7 +121,7 @@ def version_script(model: Model) -> str:
 def plain_cpp(model: Model) -> str:
     """plain.gen.cpp: stubs of plain rows."""
     text = (
-        f'{banner(model)}#include "by_hand/call.h"\n#include "by_hand/objects.h"\n'
+        f'{banner(model)}#include <bit>\n\n#include "by_hand/call.h"\n#include "by_hand/objects.h"\n'
         '#include "generated/api.gen.h"\n#include "kvgpu/plain_calls.gen.h"\n\n'
         "namespace kvgpu::guest {\n\n"
     )
@@ -149,14 +157,21 @@ def _plain(row: Row) -> str:
         if param.type in HANDLE_KINDS:
             fields.append(f"to_wire({param.name})")
         else:
-            fields.append(f"static_cast<uint64_t>({param.name})")
+            fields.append(to_word(param.type, param.name))
     body += f"  const wire::{row.name}_in in{{{', '.join(fields)}}};\n"
     if outs(row):
         body += f"  wire::{row.name}_out out;\n"
         body += f"  const CUresult result = call.sync(wire::Op::{row.name}, in, &out);\n"
         body += "  if (result != CUDA_SUCCESS) return result;\n"
         for param in outs(row):
-            body += f"  *{param.name} = static_cast<{param.pointee}>(out.{param.name});\n"
+            word = f"out.{param.name}"
+            is_handle = param.pointee in HANDLE_KINDS
+            value = (
+                f"from_wire<{param.pointee}>({word})"
+                if is_handle
+                else from_word(param.pointee, word)
+            )
+            body += f"  *{param.name} = {value};\n"
         body += "  return CUDA_SUCCESS;\n"
     elif row.destroys:
         body += f"  const CUresult result = call.sync(wire::Op::{row.name}, in);\n"

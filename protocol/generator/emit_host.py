@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
-from kvgpu.protocol.generator.emit import HANDLE_KINDS, banner, ins, no_such_handle, outs
+from kvgpu.protocol.generator.emit import (
+    HANDLE_KINDS,
+    banner,
+    from_word,
+    ins,
+    no_such_handle,
+    outs,
+    to_word,
+)
 from kvgpu.protocol.generator.model import Model, Row, snake_case
 
 
@@ -83,7 +91,8 @@ def ops_cpp(model: Model) -> str:
 def plain_cpp(model: Model) -> str:
     """plain.gen.cpp: handlers of plain rows."""
     text = (
-        f'{banner(model)}#include "generated/handlers.gen.h"\n#include "kvgpu/plain_calls.gen.h"\n\n'
+        f'{banner(model)}#include <bit>\n\n#include "generated/handlers.gen.h"\n'
+        '#include "kvgpu/plain_calls.gen.h"\n\n'
         "namespace kvgpu::worker {\n\n"
     )
     for row in model.rows:
@@ -108,13 +117,18 @@ def _plain(row: Row) -> str:
             )
             args.append(param.name)
         else:
-            args.append(f"static_cast<{param.type}>(in.{param.name})")
+            args.append(from_word(param.type, f"in.{param.name}"))
     body += f"  if (session.driver->{row.name} == nullptr) return CUDA_ERROR_NOT_SUPPORTED;\n"
     body += f"  const CUresult result = session.driver->{row.name}({', '.join(args)});\n"
     if row.destroys:
         body += f"  if (result == CUDA_SUCCESS) session.handles.remove(in.{row.destroys});\n"
     if outs(row):
-        values = ", ".join(f"static_cast<uint64_t>({p.name})" for p in outs(row))
+        values = ", ".join(
+            f"session.handles.handle_of({p.name})"
+            if p.pointee in HANDLE_KINDS
+            else to_word(p.pointee, p.name)
+            for p in outs(row)
+        )
         body += f"  reply.put(wire::{row.name}_out{{{values}}});\n"
     if not outs(row):
         body += "  (void)reply;\n"

@@ -25,7 +25,7 @@ REFUSED_TWICE = (
     "import ctypes\n"
     "cuda = ctypes.CDLL('libcuda.so.1')\n"
     "assert cuda.cuInit(0) == 0\n"
-    "assert [cuda.cuTexRefCreate(None) for _ in range(3)] == [801] * 3\n"
+    "assert [cuda.cuGLInit() for _ in range(3)] == [801] * 3\n"
     # Waits for a reply: what was sent before has been read, too.
     "context = ctypes.c_void_p()\n"
     "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
@@ -50,14 +50,14 @@ def test_older_guest_lacks_the_newest_opcode_and_feature(older_guest: Loopback) 
     older_guest.check(sys.executable, "-c", REFUSED_TWICE)
     log = older_guest.logs()
     assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features 0x0" in log
-    assert "cuTexRefCreate" not in log  # the record that says so is the newest
+    assert "cuGLInit" not in log  # the record that says so is the newest
 
 
 def test_guest_of_this_release_has_the_newest_opcode_and_feature(host: Loopback) -> None:
     host.check(sys.executable, "-c", REFUSED_TWICE)
     log = host.logs()
     assert f"speaks protocol 0.{cf.PROTOCOL_MINOR}, features {cf.FEATURES:#x}" in log
-    assert log.count("the program calls cuTexRefCreate, which is not served") == 1
+    assert log.count("the program calls cuGLInit, which is not served") == 1
 
 
 @pytest.mark.parametrize("program", ["demo", "hostfunc", "capture"])

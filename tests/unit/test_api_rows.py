@@ -69,11 +69,11 @@ def test_no_entry_point_is_both_served_and_refused(model: Model) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('cuTexRefCreate = "arrays"\n', "", "no row for .*cuTexRefCreate"),
-        ('cuTexRefCreate = "arrays"', 'cuTexRefCreated = "arrays"', "no row for"),
-        ("[refused]\n", '[refused]\ncuAbsent = "arrays"\n', "cuAbsent.*no driver has"),
+        ('cuGLInit = "graphics"\n', "", "no row for .*cuGLInit"),
+        ('cuGLInit = "graphics"', 'cuGLInited = "graphics"', "no row for"),
+        ("[refused]\n", '[refused]\ncuAbsent = "devices"\n', "cuAbsent.*no driver has"),
         ("[refused]\n", '[refused]\ncuInit = "devices"\n', "not sorted|more than once"),
-        ('cuTexRefCreate = "arrays"', 'cuTexRefCreate = "whim"', "whim"),
+        ('cuGLInit = "graphics"', 'cuGLInit = "whim"', "whim"),
         ('cuLaunchKernel_ptsz = "cuLaunchKernel"', 'cuLaunchKernel_ptsz = "cuInit"', "no twin"),
         ('[cuStreamQuery]\nclass = "completion"\nstream = "hStream"', "[cuStreamQuery]\n"
          'class = "completion"', "needs its `stream`"),

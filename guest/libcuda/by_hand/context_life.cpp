@@ -46,8 +46,8 @@ CUresult activate(Context& context, wire::Op op) {
   return result;
 }
 
-// Events, modules and executable graphs die with their context; a library lives on, but the modules
-// it gave do not.
+// Events, modules, arrays and executable graphs die with their context; a library lives on, but the
+// modules it gave do not.
 void forget_objects(const Context& context) {
   for (const wire::Handle handle : tables().graph_execs.handles()) {
     const GraphExec* const exec = tables().graph_execs.find(handle);
@@ -56,6 +56,14 @@ void forget_objects(const Context& context) {
   for (const wire::Handle handle : tables().events.handles()) {
     const Event* const event = tables().events.find(handle);
     if (event != nullptr && event->context == &context) tables().events.remove(handle);
+  }
+  for (const wire::Handle handle : tables().arrays.handles()) {
+    const Array* const array = tables().arrays.find(handle);
+    if (array != nullptr && array->context == &context) forget(handle);
+  }
+  for (const wire::Handle handle : tables().references.handles()) {
+    const Reference* const reference = tables().references.find(handle);
+    if (reference != nullptr && reference->context == &context) forget(handle);
   }
   for (const wire::Handle handle : tables().modules.handles()) {
     Module* const module = tables().modules.find(handle);

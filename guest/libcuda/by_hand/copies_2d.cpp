@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and sets of rows: 2D, and 3D as one plane after another. Where a side is pageable, tiles
-// of rows go through the slab. Arrays are not served.
-#include <algorithm>
-#include <cstring>
-
-#include "copies.h"
+// Copies and sets of rows: 2D, and 3D. Where a side is pageable, one plane after another goes
+// through the slab, in tiles of rows.
+#include "copy_boxes.h"
+#include "copy_tiles.h"
 #include "generated/api.gen.h"
-#include "refuse.h"
-#include "staging.h"
 
 namespace kvgpu::guest {
 
 namespace {
-
-struct Rows {
-  uint64_t address;  // of the first byte
-  uint64_t pitch_bytes;
-};
-
-struct Shape {
-  uint64_t width_bytes;
-  uint64_t height;
-  bool is_empty() const { return width_bytes == 0 || height == 0; }
-};
 
 // Bytes from the first to the last one; false: more than there are addresses.
 bool extent_bytes(const Rows& rows, const Shape& shape, uint64_t* bytes) {
@@ -31,29 +16,11 @@ bool extent_bytes(const Rows& rows, const Shape& shape, uint64_t* bytes) {
          !__builtin_add_overflow(before_last, shape.width_bytes, bytes);
 }
 
-// One side as CUDA_MEMCPY2D and CUDA_MEMCPY3D describe it.
-struct Side {
-  CUmemorytype type;
-  uint64_t host, device;
-  uint64_t x_bytes, y, z;
-  uint64_t pitch_bytes, height;
-};
-
 // The rows of plane `z` of the copy; CUDA_ERROR_INVALID_VALUE where they cannot be.
-CUresult rows_of(const Side& side, const Shape& shape, uint64_t z, Rows* rows) {
-  uint64_t base;
-  switch (side.type) {
-    case CU_MEMORYTYPE_HOST:
-      base = side.host;
-      break;
-    case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED:
-      base = side.device;
-      break;
-    case CU_MEMORYTYPE_ARRAY:
-      return static_cast<CUresult>(refuse_part("a copy to or from a CUDA array"));
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+CUresult rows_of(const wire::MemcpySide& side, const Shape& shape, uint64_t z, Rows* rows) {
+  if (side.type != CU_MEMORYTYPE_HOST && side.type != CU_MEMORYTYPE_DEVICE &&
+      side.type != CU_MEMORYTYPE_UNIFIED) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   uint64_t row_end_bytes, row, slice;
   if (__builtin_add_overflow(side.x_bytes, shape.width_bytes, &row_end_bytes) ||
@@ -63,7 +30,8 @@ CUresult rows_of(const Side& side, const Shape& shape, uint64_t z, Rows* rows) {
   if (__builtin_mul_overflow(side.z + z, side.height, &slice) ||
       __builtin_add_overflow(slice, side.y, &row) ||
       __builtin_mul_overflow(row, side.pitch_bytes, &row) ||
-      __builtin_add_overflow(base + side.x_bytes, row, &rows->address) || base == 0) {
+      __builtin_add_overflow(side.address + side.x_bytes, row, &rows->address) ||
+      side.address == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   rows->pitch_bytes = side.pitch_bytes;
@@ -71,7 +39,8 @@ CUresult rows_of(const Side& side, const Shape& shape, uint64_t z, Rows* rows) {
 }
 
 // The operand that holds all the rows; what the type says must be true of it.
-CUresult find_operand(const Side& side, const Rows& rows, const Shape& shape, Operand* found) {
+CUresult find_operand(const wire::MemcpySide& side, const Rows& rows, const Shape& shape,
+                      Operand* found) {
   uint64_t bytes;
   if (!extent_bytes(rows, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   *found = operand(rows.address, bytes);
@@ -90,91 +59,38 @@ CUresult copy_on_gpu(const Enqueue& enqueue, const wire::Copy2D& body, Wait wait
   return wait_for(enqueue, number);
 }
 
-template <typename Visit>
-CUresult each_tile(const Shape& shape, Visit visit) {
-  const uint64_t width = std::min(shape.width_bytes, Staging::CHUNK_BYTES);
-  const uint64_t height = std::max<uint64_t>(Staging::CHUNK_BYTES / width, 1);
-  for (uint64_t y = 0; y < shape.height; y += height) {
-    for (uint64_t x = 0; x < shape.width_bytes; x += width) {
-      const Shape tile{std::min(width, shape.width_bytes - x), std::min(height, shape.height - y)};
-      if (const CUresult bad = visit(x, y, tile)) return bad;
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
-void copy_rows(std::byte* dst, uint64_t dst_pitch_bytes, const std::byte* src,
-               uint64_t src_pitch_bytes, const Shape& shape) {
-  for (uint64_t y = 0; y < shape.height; ++y) {
-    std::memmove(dst + y * dst_pitch_bytes, src + y * src_pitch_bytes, shape.width_bytes);
-  }
-}
-
-std::byte* bytes_at(const Rows& rows, uint64_t x, uint64_t y) {
-  return reinterpret_cast<std::byte*>(rows.address + y * rows.pitch_bytes + x);
-}
-
 CUresult rows_to_device(const Enqueue& enqueue, const Rows& dst, const Rows& src,
                         const Shape& shape) {
-  Staging& staging = Staging::get();
-  return each_tile(shape, [&](uint64_t x, uint64_t y, const Shape& tile) {
-    Staging::Piece piece;
-    if (const CUresult bad = staging.allocate(tile.width_bytes * tile.height, &piece)) return bad;
-    copy_rows(staging.data(piece), tile.width_bytes, bytes_at(src, x, y), src.pitch_bytes, tile);
-    const wire::Copy2D body{0,
-                            0,
-                            dst.address + y * dst.pitch_bytes + x,
-                            dst.pitch_bytes,
-                            staging.address(piece),
-                            tile.width_bytes,
-                            tile.width_bytes,
-                            tile.height};
-    uint64_t number;
-    CUresult result = enqueue.submit_and_ask(wire::Op::cuMemcpy2DAsync_v2, body);
-    if (result == CUDA_SUCCESS) result = mark_given_work(enqueue.stream(), &number);
-    if (result != CUDA_SUCCESS) {
-      staging.release(piece);
-      return result;
-    }
-    staging.release_at(piece, enqueue.stream(), number);
-    return CUDA_SUCCESS;
-  });
+  return tiles_to_gpu(enqueue, wire::Op::cuMemcpy2DAsync_v2, src, shape,
+                      [&](uint64_t x, uint64_t y, const Shape& tile, uint64_t address) {
+                        return wire::Copy2D{0,
+                                            0,
+                                            dst.address + y * dst.pitch_bytes + x,
+                                            dst.pitch_bytes,
+                                            address,
+                                            tile.width_bytes,
+                                            tile.width_bytes,
+                                            tile.height};
+                      });
 }
 
 CUresult rows_from_device(const Enqueue& enqueue, const Rows& dst, const Rows& src,
                           const Shape& shape) {
-  Staging& staging = Staging::get();
-  return each_tile(shape, [&](uint64_t x, uint64_t y, const Shape& tile) {
-    Staging::Piece piece;
-    if (const CUresult bad = staging.allocate(tile.width_bytes * tile.height, &piece)) return bad;
-    const wire::Copy2D body{0,
-                            0,
-                            staging.address(piece),
-                            tile.width_bytes,
-                            src.address + y * src.pitch_bytes + x,
-                            src.pitch_bytes,
-                            tile.width_bytes,
-                            tile.height};
-    uint64_t number;
-    CUresult result = enqueue.submit_and_ask(wire::Op::cuMemcpy2DAsync_v2, body);
-    if (result == CUDA_SUCCESS) result = mark_given_work(enqueue.stream(), &number);
-    if (result != CUDA_SUCCESS) {
-      staging.release(piece);
-      return result;
-    }
-    if ((result = wait_for(enqueue, number)) != CUDA_SUCCESS) {
-      // The GPU may still write there.
-      staging.release_at(piece, enqueue.stream(), number);
-      return result;
-    }
-    copy_rows(bytes_at(dst, x, y), dst.pitch_bytes, staging.data(piece), tile.width_bytes, tile);
-    staging.release(piece);
-    return CUDA_SUCCESS;
-  });
+  return tiles_from_gpu(enqueue, wire::Op::cuMemcpy2DAsync_v2, dst, shape,
+                        [&](uint64_t x, uint64_t y, const Shape& tile, uint64_t address) {
+                          return wire::Copy2D{0,
+                                              0,
+                                              address,
+                                              tile.width_bytes,
+                                              src.address + y * src.pitch_bytes + x,
+                                              src.pitch_bytes,
+                                              tile.width_bytes,
+                                              tile.height};
+                        });
 }
 
-CUresult copy_plane(const Enqueue& enqueue, const Side& dst_side, const Side& src_side,
-                    const Shape& shape, uint64_t z, Wait wait) {
+CUresult copy_plane(const Enqueue& enqueue, const wire::MemcpySide& dst_side,
+                    const wire::MemcpySide& src_side, const Shape& shape, uint64_t z, Wait wait) {
   Rows dst{}, src{};
   Operand to{}, from{};
   if (const CUresult bad = rows_of(dst_side, shape, z, &dst)) return bad;
@@ -204,45 +120,43 @@ CUresult copy_plane(const Enqueue& enqueue, const Side& dst_side, const Side& sr
   }
   if (!from.is_pageable()) return rows_from_device(enqueue, dst, src, shape);
   if (const CUresult bad = synchronize_stream(enqueue.stream())) return bad;
-  copy_rows(bytes_at(dst, 0, 0), dst.pitch_bytes, bytes_at(src, 0, 0), src.pitch_bytes, shape);
+  copy_rows(dst.at(0, 0), dst.pitch_bytes, src.at(0, 0), src.pitch_bytes, shape);
+  return CUDA_SUCCESS;
+}
+
+bool is_empty(const wire::MemcpyNode& box) {
+  return box.width_bytes == 0 || box.height == 0 || box.depth == 0;
+}
+
+CUresult copy_box(const Enqueue& enqueue, const wire::MemcpyNode& box, Wait wait) {
+  if (is_empty(box)) return CUDA_SUCCESS;
+  if (has_array(box)) return copy_array_box(enqueue, box, wait);
+  const Shape shape{box.width_bytes, box.height};
+  if (box.depth > 1) {
+    wire::MemcpyNode placed = box;
+    Operand to{}, from{};
+    if (const CUresult bad = place_side(box, &placed.dst, &to)) return bad;
+    if (const CUresult bad = place_side(box, &placed.src, &from)) return bad;
+    if (!to.is_pageable() && !from.is_pageable()) {
+      return copy_placed_box(enqueue, placed, to, from, wait);
+    }
+  }
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    if (const CUresult bad = copy_plane(enqueue, box.dst, box.src, shape, z, wait)) return bad;
+  }
   return CUDA_SUCCESS;
 }
 
 CUresult copy_2d(const CUDA_MEMCPY2D* p, CUstream stream, Wait wait) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(stream);
-  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  const Shape shape{p->WidthInBytes, p->Height};
-  if (shape.is_empty()) return CUDA_SUCCESS;
-  const Side dst{p->dstMemoryType, reinterpret_cast<uint64_t>(p->dstHost),
-                 p->dstDevice,     p->dstXInBytes,
-                 p->dstY,          0,
-                 p->dstPitch,      0};
-  const Side src{p->srcMemoryType, reinterpret_cast<uint64_t>(p->srcHost),
-                 p->srcDevice,     p->srcXInBytes,
-                 p->srcY,          0,
-                 p->srcPitch,      0};
-  return copy_plane(enqueue, dst, src, shape, 0, wait);
+  return enqueue.status() == CUDA_SUCCESS ? copy_box(enqueue, box_of(*p), wait) : enqueue.status();
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* p, CUstream stream, Wait wait) {
   if (p == nullptr || p->srcLOD != 0 || p->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(stream);
-  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  const Shape shape{p->WidthInBytes, p->Height};
-  if (shape.is_empty() || p->Depth == 0) return CUDA_SUCCESS;
-  const Side dst{p->dstMemoryType, reinterpret_cast<uint64_t>(p->dstHost),
-                 p->dstDevice,     p->dstXInBytes,
-                 p->dstY,          p->dstZ,
-                 p->dstPitch,      p->dstHeight};
-  const Side src{p->srcMemoryType, reinterpret_cast<uint64_t>(p->srcHost),
-                 p->srcDevice,     p->srcXInBytes,
-                 p->srcY,          p->srcZ,
-                 p->srcPitch,      p->srcHeight};
-  for (uint64_t z = 0; z < p->Depth; ++z) {
-    if (const CUresult bad = copy_plane(enqueue, dst, src, shape, z, wait)) return bad;
-  }
-  return CUDA_SUCCESS;
+  return enqueue.status() == CUDA_SUCCESS ? copy_box(enqueue, box_of(*p), wait) : enqueue.status();
 }
 
 CUresult set_2d(wire::Op op, CUdeviceptr dst, size_t pitch_bytes, uint32_t value, size_t width,

@@ -3,7 +3,7 @@
 // check: handles, and the memory of this process. The rest is the driver's verdict.
 #include <cstring>
 
-#include "copies.h"
+#include "copy_boxes.h"
 #include "graphs.h"
 #include "launch.h"
 #include "refuse.h"
@@ -13,42 +13,14 @@ namespace kvgpu::guest {
 
 namespace {
 
-// The bytes from a side's address to its last row's end; false: more than there are addresses.
-bool end_bytes(const wire::MemcpySide& side, const CUDA_MEMCPY3D& p, uint64_t* first,
-               uint64_t* end) {
-  const auto place = [&](uint64_t z, uint64_t y, uint64_t x, uint64_t* bytes) {
-    uint64_t row;
-    return !__builtin_mul_overflow(z, side.height, &row) && !__builtin_add_overflow(row, y, &row) &&
-           !__builtin_mul_overflow(row, side.pitch_bytes, &row) &&
-           !__builtin_add_overflow(row, x, bytes);
-  };
-  uint64_t last_z, last_y, last_x;
-  return place(side.z, side.y, side.x_bytes, first) &&
-         !__builtin_add_overflow(side.z, p.Depth - 1, &last_z) &&
-         !__builtin_add_overflow(side.y, p.Height - 1, &last_y) &&
-         !__builtin_add_overflow(side.x_bytes, p.WidthInBytes, &last_x) &&
-         place(last_z, last_y, last_x, end) && *first < *end && side.address + *end > side.address;
-}
-
-// Where the GPU finds the side. Only what the GPU reaches can be in a graph: a launch, of which the
-// guest learns nothing before it is done, reads and writes at the GPU's time.
-CUresult place_side(const CUDA_MEMCPY3D& p, wire::MemcpySide* side) {
-  if (side->type == CU_MEMORYTYPE_ARRAY) {
-    return static_cast<CUresult>(refuse_part("a memcpy node to or from a CUDA array"));
-  }
-  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_SUCCESS;
-  uint64_t first, end;
-  if (side->address == 0 || !end_bytes(*side, p, &first, &end)) return CUDA_ERROR_INVALID_VALUE;
-  const Operand found = operand(side->address + first, end - first);
-  const bool is_host = side->type == CU_MEMORYTYPE_HOST;
-  if (is_host ? found.is_device : side->type == CU_MEMORYTYPE_DEVICE && found.is_pageable()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (found.is_pageable()) {
-    return static_cast<CUresult>(refuse_part("a memcpy node with pageable host memory"));
-  }
-  side->address = found.gpu_address - first;
-  return CUDA_SUCCESS;
+// Only what the GPU reaches can be in a graph: a launch, of which the guest learns nothing before
+// it is done, reads and writes at the GPU's time.
+CUresult place_in_graph(const wire::MemcpyNode& box, wire::MemcpySide* side) {
+  Operand found{};
+  if (const CUresult bad = place_side(box, side, &found)) return bad;
+  return found.is_pageable()
+             ? static_cast<CUresult>(refuse_part("a memcpy node with pageable host memory"))
+             : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -104,18 +76,10 @@ CUresult NodeBody::kernel(const CUDA_KERNEL_NODE_PARAMS& p) {
 CUresult NodeBody::memcpy(const CUDA_MEMCPY3D* p, CUcontext context) {
   if (p == nullptr || p->srcLOD != 0 || p->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = enter(context)) return bad;
-  const bool to_host = p->dstMemoryType == CU_MEMORYTYPE_HOST;
-  const bool from_host = p->srcMemoryType == CU_MEMORYTYPE_HOST;
-  wire::MemcpyNode body{
-      {to_host ? reinterpret_cast<uint64_t>(p->dstHost) : p->dstDevice, p->dstXInBytes, p->dstY,
-       p->dstZ, p->dstPitch, p->dstHeight, static_cast<uint32_t>(p->dstMemoryType), 0},
-      {from_host ? reinterpret_cast<uint64_t>(p->srcHost) : p->srcDevice, p->srcXInBytes, p->srcY,
-       p->srcZ, p->srcPitch, p->srcHeight, static_cast<uint32_t>(p->srcMemoryType), 0},
-      p->WidthInBytes,
-      p->Height,
-      p->Depth};
-  if (const CUresult bad = place_side(*p, &body.dst)) return bad;
-  if (const CUresult bad = place_side(*p, &body.src)) return bad;
+  const wire::MemcpyNode box = box_of(*p);
+  wire::MemcpyNode body = box;
+  if (const CUresult bad = place_in_graph(box, &body.dst)) return bad;
+  if (const CUresult bad = place_in_graph(box, &body.src)) return bad;
   put(CU_GRAPH_NODE_TYPE_MEMCPY, body);
   return CUDA_SUCCESS;
 }

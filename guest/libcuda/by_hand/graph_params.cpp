@@ -3,6 +3,7 @@
 // program's again.
 #include <cstring>
 
+#include "copy_boxes.h"
 #include "generated/api.gen.h"
 #include "graphs.h"
 #include "memory_map.h"
@@ -112,33 +113,10 @@ CUresult graph_memcpy_node_get_params(CUgraphNode hNode, CUDA_MEMCPY3D* nodePara
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Found<wire::MemcpyNode> found;
   if (const CUresult bad = ask(GraphCall(), hNode, CU_GRAPH_NODE_TYPE_MEMCPY, &found)) return bad;
-  const auto& [dst, src, width_bytes, height, depth] = found.body;
-  CUDA_MEMCPY3D& p = *nodeParams = {};
-  p.dstMemoryType = static_cast<CUmemorytype>(dst.type);
-  if (dst.type == CU_MEMORYTYPE_HOST) {
-    p.dstHost = reinterpret_cast<void*>(own_address(dst.address));
-  } else {
-    p.dstDevice = own_address(dst.address);
+  for (wire::MemcpySide* const side : {&found.body.dst, &found.body.src}) {
+    if (side->type != CU_MEMORYTYPE_ARRAY) side->address = own_address(side->address);
   }
-  p.dstXInBytes = dst.x_bytes;
-  p.dstY = dst.y;
-  p.dstZ = dst.z;
-  p.dstPitch = dst.pitch_bytes;
-  p.dstHeight = dst.height;
-  p.srcMemoryType = static_cast<CUmemorytype>(src.type);
-  if (src.type == CU_MEMORYTYPE_HOST) {
-    p.srcHost = reinterpret_cast<const void*>(own_address(src.address));
-  } else {
-    p.srcDevice = own_address(src.address);
-  }
-  p.srcXInBytes = src.x_bytes;
-  p.srcY = src.y;
-  p.srcZ = src.z;
-  p.srcPitch = src.pitch_bytes;
-  p.srcHeight = src.height;
-  p.WidthInBytes = width_bytes;
-  p.Height = height;
-  p.Depth = depth;
+  *nodeParams = copy_of(found.body);
   return CUDA_SUCCESS;
 }
 

@@ -13,7 +13,12 @@ namespace kvgpu::guest {
 namespace {
 
 uint64_t left_bytes(int device, uint64_t limit_bytes) {
-  return limit_bytes - std::min(limit_bytes, memory_map().device_bytes(device));
+  uint64_t used_bytes = memory_map().device_bytes(device);
+  for (const wire::Handle handle : tables().arrays.handles()) {
+    const Array* const array = tables().arrays.find(handle);
+    if (array != nullptr && array->context->device == device) used_bytes += array->bytes;
+  }
+  return limit_bytes - std::min(limit_bytes, used_bytes);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace kvgpu::guest {
 
-// Held from before an allocation until it is in the memory map. Costs a look where there is no
-// limit.
+// Held from before an allocation until it is in the memory map, or among the arrays. Costs a look
+// where there is no limit.
 class Allowance {
  public:
   Allowance(const Call& call, uint64_t bytes);

@@ -14,12 +14,14 @@ Tables& tables() {
 void forget(wire::Handle handle) {
   switch (wire::handle_kind(handle)) {
     case wire::Kind::MODULE: {
-      // Its functions go with it, and the module that cuLibraryGetModule gave.
+      // What it names goes with it, and the module that cuLibraryGetModule gave.
       Module* module = tables().modules.find(handle);
       if (module == nullptr) return;
       {
         const std::lock_guard lock(module->mutex);
         for (const auto& [name, function] : module->functions) tables().functions.remove(function);
+        for (const auto& [name, texture] : module->textures) forget(texture);
+        for (const auto& [name, surface] : module->surfaces) forget(surface);
       }
       if (module->module_of_library != 0) forget(module->module_of_library);
       memory_map().forget_module(handle);
@@ -46,6 +48,19 @@ void forget(wire::Handle handle) {
       return;
     case wire::Kind::MEM_POOL:
       tables().mem_pools.remove(handle);
+      return;
+    case wire::Kind::ARRAY: {
+      Array* const array = tables().arrays.find(handle);
+      if (array == nullptr) return;
+      {
+        const std::lock_guard lock(array->mutex);
+        for (const auto& [index, part] : array->parts) forget(part);
+      }
+      tables().arrays.remove(handle);
+      return;
+    }
+    case wire::Kind::REFERENCE:
+      tables().references.remove(handle);
       return;
     default:
       return;

@@ -16,6 +16,7 @@
 
 #include "cuda_api.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/image_calls.h"
 #include "kvgpu/records.h"
 
 namespace kvgpu::guest {
@@ -92,6 +93,7 @@ struct Module {  // of cuModuleLoad* and cuLibraryLoad*
   std::mutex mutex;
   std::map<std::string, wire::Handle> functions;
   wire::Handle module_of_library = 0;
+  std::map<std::string, wire::Handle> textures, surfaces;  // references
 };
 
 struct Function {
@@ -157,6 +159,23 @@ struct UserObject {
   wire::Handle handle = 0;
 };
 
+struct Array {  // CUarray and CUmipmappedArray
+  wire::Handle handle = 0;
+  Context* context = nullptr;
+  bool is_mipmapped = false;
+  wire::ArrayShape shape{};
+  bool is_part = false;  // a level or a plane
+  uint64_t bytes = 0;    // at least; those of a part are the whole's
+  std::mutex mutex;
+  std::map<unsigned, wire::Handle> parts;  // levels or planes, which go with it
+};
+
+struct Reference {  // CUtexref and CUsurfref
+  wire::Handle handle = 0;
+  Context* context = nullptr;
+  bool is_surface = false;
+};
+
 struct Link {  // CUlinkState
   wire::Handle handle = 0;
   unsigned n_options = 0;
@@ -178,6 +197,8 @@ constexpr wire::Kind kind_of() {
   if constexpr (std::is_same_v<T, MemPool>) return MEM_POOL;
   if constexpr (std::is_same_v<T, UserObject>) return USER_OBJECT;
   if constexpr (std::is_same_v<T, Link>) return LINK;
+  if constexpr (std::is_same_v<T, Array>) return ARRAY;
+  if constexpr (std::is_same_v<T, Reference>) return REFERENCE;
 }
 
 template <typename T>
@@ -266,6 +287,8 @@ struct Tables {
   Table<MemPool> mem_pools;
   Table<UserObject> user_objects;
   Table<Link> links;
+  Table<Array> arrays;
+  Table<Reference> references;
 };
 Tables& tables();  // never destroyed: exit handlers of other libraries still call us
 
@@ -292,6 +315,22 @@ inline Graph* find(CUgraph h) { return tables().graphs.find(to_wire(h)); }
 inline GraphExec* find(CUgraphExec h) { return tables().graph_execs.find(to_wire(h)); }
 inline UserObject* find(CUuserObject h) { return tables().user_objects.find(to_wire(h)); }
 inline MemPool* find(CUmemoryPool h) { return tables().mem_pools.find(to_wire(h)); }
+inline Array* find(CUarray h) {
+  Array* const array = tables().arrays.find(to_wire(h));
+  return array != nullptr && !array->is_mipmapped ? array : nullptr;
+}
+inline Array* find(CUmipmappedArray h) {
+  Array* const array = tables().arrays.find(to_wire(h));
+  return array != nullptr && array->is_mipmapped ? array : nullptr;
+}
+inline Reference* find(CUtexref h) {
+  Reference* const reference = tables().references.find(to_wire(h));
+  return reference != nullptr && !reference->is_surface ? reference : nullptr;
+}
+inline Reference* find(CUsurfref h) {
+  Reference* const reference = tables().references.find(to_wire(h));
+  return reference != nullptr && reference->is_surface ? reference : nullptr;
+}
 
 template <typename CudaHandle>
 bool is_live(wire::Kind, CudaHandle handle) {

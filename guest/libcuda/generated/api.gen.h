@@ -139,6 +139,20 @@ CUresult memcpy_2d_unaligned_v2(const CUDA_MEMCPY2D* pCopy, CUstream default_str
 CUresult memcpy_2d_async_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream);
 CUresult memcpy_3d_v2(const CUDA_MEMCPY3D* pCopy, CUstream default_stream);
 CUresult memcpy_3d_async_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream);
+CUresult memcpy_htoa_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount,
+                        CUstream default_stream);
+CUresult memcpy_atoh_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                        CUstream default_stream);
+CUresult memcpy_dtoa_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount,
+                        CUstream default_stream);
+CUresult memcpy_atod_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                        CUstream default_stream);
+CUresult memcpy_atoa_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                        size_t ByteCount, CUstream default_stream);
+CUresult memcpy_htoa_async_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
+                              size_t ByteCount, CUstream hStream);
+CUresult memcpy_atoh_async_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                              CUstream hStream);
 CUresult memset_d2d8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
                         size_t Height, CUstream default_stream);
 CUresult memset_d2d16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
@@ -470,5 +484,100 @@ CUresult user_object_release(CUuserObject object, unsigned int count);
 CUresult graph_retain_user_object(CUgraph graph, CUuserObject object, unsigned int count,
                                   unsigned int flags);
 CUresult graph_release_user_object(CUgraph graph, CUuserObject object, unsigned int count);
+CUresult array_create_v2(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR* pAllocateArray);
+CUresult array_3d_create_v2(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray);
+CUresult array_get_descriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor, CUarray hArray);
+CUresult array_3d_get_descriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray);
+CUresult array_destroy(CUarray hArray);
+CUresult array_get_plane(CUarray* pPlaneArray, CUarray hArray, unsigned int planeIdx);
+CUresult array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties, CUarray array);
+CUresult array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
+                                       CUarray array, CUdevice device);
+CUresult mipmapped_array_create(CUmipmappedArray* pHandle,
+                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels);
+CUresult mipmapped_array_destroy(CUmipmappedArray hMipmappedArray);
+CUresult mipmapped_array_get_level(CUarray* pLevelArray, CUmipmappedArray hMipmappedArray,
+                                   unsigned int level);
+CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
+                                               CUmipmappedArray mipmap);
+CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
+                                                 CUmipmappedArray mipmap, CUdevice device);
+CUresult device_get_texture_1d_linear_max_width(size_t* maxWidthInElements, CUarray_format format,
+                                                unsigned int numChannels, CUdevice dev);
+CUresult tex_object_create(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pResDesc,
+                           const CUDA_TEXTURE_DESC* pTexDesc,
+                           const CUDA_RESOURCE_VIEW_DESC* pResViewDesc);
+CUresult tex_object_destroy(CUtexObject texObject);
+CUresult tex_object_get_resource_desc(CUDA_RESOURCE_DESC* pResDesc, CUtexObject texObject);
+CUresult tex_object_get_texture_desc(CUDA_TEXTURE_DESC* pTexDesc, CUtexObject texObject);
+CUresult tex_object_get_resource_view_desc(CUDA_RESOURCE_VIEW_DESC* pResViewDesc,
+                                           CUtexObject texObject);
+CUresult surf_object_create(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC* pResDesc);
+CUresult surf_object_destroy(CUsurfObject surfObject);
+CUresult surf_object_get_resource_desc(CUDA_RESOURCE_DESC* pResDesc, CUsurfObject surfObject);
+CUresult module_get_tex_ref(CUtexref* pTexRef, CUmodule hmod, const char* name);
+CUresult module_get_surf_ref(CUsurfref* pSurfRef, CUmodule hmod, const char* name);
+CUresult tex_ref_create(CUtexref* pTexRef);
+CUresult tex_ref_destroy(CUtexref hTexRef);
+CUresult tex_ref_set_address_v2(size_t* ByteOffset, CUtexref hTexRef, CUdeviceptr dptr,
+                                size_t bytes);
+CUresult tex_ref_set_address_2d_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
+                                   CUdeviceptr dptr, size_t Pitch);
+CUresult tex_ref_set_address_2d_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
+                                   CUdeviceptr dptr, size_t Pitch);
+CUresult tex_ref_set_border_color(CUtexref hTexRef, float* pBorderColor);
+CUresult tex_ref_get_border_color(float* pBorderColor, CUtexref hTexRef);
+CUresult tex_ref_set_array(CUtexref hTexRef, CUarray hArray, unsigned int Flags);
+CUresult tex_ref_set_mipmapped_array(CUtexref hTexRef, CUmipmappedArray hMipmappedArray,
+                                     unsigned int Flags);
+CUresult tex_ref_set_format(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents);
+CUresult tex_ref_set_address_mode(CUtexref hTexRef, int dim, CUaddress_mode am);
+CUresult tex_ref_set_filter_mode(CUtexref hTexRef, CUfilter_mode fm);
+CUresult tex_ref_set_mipmap_filter_mode(CUtexref hTexRef, CUfilter_mode fm);
+CUresult tex_ref_set_mipmap_level_bias(CUtexref hTexRef, float bias);
+CUresult tex_ref_set_mipmap_level_clamp(CUtexref hTexRef, float minMipmapLevelClamp,
+                                        float maxMipmapLevelClamp);
+CUresult tex_ref_set_max_anisotropy(CUtexref hTexRef, unsigned int maxAniso);
+CUresult tex_ref_set_flags(CUtexref hTexRef, unsigned int Flags);
+CUresult tex_ref_get_address_v2(CUdeviceptr* pdptr, CUtexref hTexRef);
+CUresult tex_ref_get_array(CUarray* phArray, CUtexref hTexRef);
+CUresult tex_ref_get_mipmapped_array(CUmipmappedArray* phMipmappedArray, CUtexref hTexRef);
+CUresult tex_ref_get_format(CUarray_format* pFormat, int* pNumChannels, CUtexref hTexRef);
+CUresult tex_ref_get_address_mode(CUaddress_mode* pam, CUtexref hTexRef, int dim);
+CUresult tex_ref_get_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef);
+CUresult tex_ref_get_mipmap_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef);
+CUresult tex_ref_get_mipmap_level_bias(float* pbias, CUtexref hTexRef);
+CUresult tex_ref_get_mipmap_level_clamp(float* pminMipmapLevelClamp, float* pmaxMipmapLevelClamp,
+                                        CUtexref hTexRef);
+CUresult tex_ref_get_max_anisotropy(int* pmaxAniso, CUtexref hTexRef);
+CUresult tex_ref_get_flags(unsigned int* pFlags, CUtexref hTexRef);
+CUresult surf_ref_set_array(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags);
+CUresult surf_ref_get_array(CUarray* phArray, CUsurfref hSurfRef);
+CUresult param_set_tex_ref(CUfunction hfunc, int texunit, CUtexref hTexRef);
+CUresult tensor_map_encode_tiled(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType,
+                                 cuuint32_t tensorRank, void* globalAddress,
+                                 const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+                                 const cuuint32_t* boxDim, const cuuint32_t* elementStrides,
+                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion l2Promotion,
+                                 CUtensorMapFloatOOBfill oobFill);
+CUresult tensor_map_encode_im2col(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType,
+                                  cuuint32_t tensorRank, void* globalAddress,
+                                  const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+                                  const int* pixelBoxLowerCorner, const int* pixelBoxUpperCorner,
+                                  cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+                                  const cuuint32_t* elementStrides,
+                                  CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                  CUtensorMapL2promotion l2Promotion,
+                                  CUtensorMapFloatOOBfill oobFill);
+CUresult tensor_map_encode_im2col_wide(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
+    cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill);
+CUresult tensor_map_replace_address(CUtensorMap* tensorMap, void* globalAddress);
 
 }  // namespace kvgpu::guest

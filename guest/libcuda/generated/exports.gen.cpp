@@ -1160,6 +1160,92 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream 
       },
       pCopy, hStream);
 }
+EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
+                                        size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoA_v2", "bulk",
+                                            "dstArray dstOffset srcHost ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htoa_v2(dstArray, dstOffset, srcHost, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstArray, dstOffset, srcHost, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                        size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoH_v2", "bulk",
+                                            "dstHost srcArray srcOffset ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atoh_v2(dstHost, srcArray, srcOffset, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstHost, srcArray, srcOffset, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                                        size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoA_v2", "bulk",
+                                            "dstArray dstOffset srcDevice ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtoa_v2(dstArray, dstOffset, srcDevice, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstArray, dstOffset, srcDevice, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                                        size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoD_v2", "bulk",
+                                            "dstDevice srcArray srcOffset ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atod_v2(dstDevice, srcArray, srcOffset, ByteCount, CU_STREAM_LEGACY);
+      },
+      dstDevice, srcArray, srcOffset, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray,
+                                        size_t srcOffset, size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoA_v2", "bulk",
+                                            "dstArray dstOffset srcArray srcOffset ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atoa_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount,
+                                     CU_STREAM_LEGACY);
+      },
+      dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset,
+                                             const void* srcHost, size_t ByteCount,
+                                             CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoAAsync_v2", "bulk",
+                                            "dstArray dstOffset srcHost ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htoa_async_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
+      },
+      dstArray, dstOffset, srcHost, ByteCount, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                             size_t ByteCount, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoHAsync_v2", "bulk",
+                                            "dstHost srcArray srcOffset ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atoh_async_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
+      },
+      dstHost, srcArray, srcOffset, ByteCount, hStream);
+}
 EXPORT CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                         size_t Width, size_t Height) {
   static constinit guest::TracedEntry entry{"cuMemsetD2D8_v2", "async",
@@ -3535,6 +3621,701 @@ EXPORT CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject obj
       },
       graph, object, count);
 }
+EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray* pHandle,
+                                         const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
+  static constinit guest::TracedEntry entry{"cuArrayCreate_v2", "sync", "pHandle pAllocateArray"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_create_v2(pHandle, pAllocateArray);
+      },
+      pHandle, pAllocateArray);
+}
+EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray* pHandle,
+                                           const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray) {
+  static constinit guest::TracedEntry entry{"cuArray3DCreate_v2", "sync", "pHandle pAllocateArray"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_3d_create_v2(pHandle, pAllocateArray);
+      },
+      pHandle, pAllocateArray);
+}
+EXPORT CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor,
+                                                CUarray hArray) {
+  static constinit guest::TracedEntry entry{"cuArrayGetDescriptor_v2", "local",
+                                            "pArrayDescriptor hArray"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_get_descriptor_v2(pArrayDescriptor, hArray);
+      },
+      pArrayDescriptor, hArray);
+}
+EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor,
+                                                  CUarray hArray) {
+  static constinit guest::TracedEntry entry{"cuArray3DGetDescriptor_v2", "local",
+                                            "pArrayDescriptor hArray"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_3d_get_descriptor_v2(pArrayDescriptor, hArray);
+      },
+      pArrayDescriptor, hArray);
+}
+EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray hArray) {
+  static constinit guest::TracedEntry entry{"cuArrayDestroy", "sync", "hArray"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_destroy(hArray);
+      },
+      hArray);
+}
+EXPORT CUresult CUDAAPI cuArrayGetPlane(CUarray* pPlaneArray, CUarray hArray,
+                                        unsigned int planeIdx) {
+  static constinit guest::TracedEntry entry{"cuArrayGetPlane", "sync",
+                                            "pPlaneArray hArray planeIdx"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_get_plane(pPlaneArray, hArray, planeIdx);
+      },
+      pPlaneArray, hArray, planeIdx);
+}
+EXPORT CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
+                                                   CUarray array) {
+  static constinit guest::TracedEntry entry{"cuArrayGetSparseProperties", "local",
+                                            "sparseProperties array"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_get_sparse_properties(sparseProperties, array);
+      },
+      sparseProperties, array);
+}
+EXPORT CUresult CUDAAPI cuArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUarray array, CUdevice device) {
+  static constinit guest::TracedEntry entry{"cuArrayGetMemoryRequirements", "local",
+                                            "memoryRequirements array device"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::array_get_memory_requirements(memoryRequirements, array, device);
+      },
+      memoryRequirements, array, device);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
+                                               const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
+                                               unsigned int numMipmapLevels) {
+  static constinit guest::TracedEntry entry{"cuMipmappedArrayCreate", "sync",
+                                            "pHandle pMipmappedArrayDesc numMipmapLevels"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mipmapped_array_create(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+      },
+      pHandle, pMipmappedArrayDesc, numMipmapLevels);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+  static constinit guest::TracedEntry entry{"cuMipmappedArrayDestroy", "sync", "hMipmappedArray"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mipmapped_array_destroy(hMipmappedArray);
+      },
+      hMipmappedArray);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* pLevelArray,
+                                                 CUmipmappedArray hMipmappedArray,
+                                                 unsigned int level) {
+  static constinit guest::TracedEntry entry{"cuMipmappedArrayGetLevel", "sync",
+                                            "pLevelArray hMipmappedArray level"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mipmapped_array_get_level(pLevelArray, hMipmappedArray, level);
+      },
+      pLevelArray, hMipmappedArray, level);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(
+    CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties, CUmipmappedArray mipmap) {
+  static constinit guest::TracedEntry entry{"cuMipmappedArrayGetSparseProperties", "local",
+                                            "sparseProperties mipmap"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mipmapped_array_get_sparse_properties(sparseProperties, mipmap);
+      },
+      sparseProperties, mipmap);
+}
+EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
+  static constinit guest::TracedEntry entry{"cuMipmappedArrayGetMemoryRequirements", "local",
+                                            "memoryRequirements mipmap device"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mipmapped_array_get_memory_requirements(memoryRequirements, mipmap, device);
+      },
+      memoryRequirements, mipmap, device);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements,
+                                                           CUarray_format format,
+                                                           unsigned int numChannels, CUdevice dev) {
+  static constinit guest::TracedEntry entry{"cuDeviceGetTexture1DLinearMaxWidth", "sync",
+                                            "maxWidthInElements format numChannels dev"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::device_get_texture_1d_linear_max_width(maxWidthInElements, format,
+                                                             numChannels, dev);
+      },
+      maxWidthInElements, format, numChannels, dev);
+}
+EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject* pTexObject,
+                                          const CUDA_RESOURCE_DESC* pResDesc,
+                                          const CUDA_TEXTURE_DESC* pTexDesc,
+                                          const CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
+  static constinit guest::TracedEntry entry{"cuTexObjectCreate", "sync",
+                                            "pTexObject pResDesc pTexDesc pResViewDesc"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_object_create(pTexObject, pResDesc, pTexDesc, pResViewDesc);
+      },
+      pTexObject, pResDesc, pTexDesc, pResViewDesc);
+}
+EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject) {
+  static constinit guest::TracedEntry entry{"cuTexObjectDestroy", "sync", "texObject"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_object_destroy(texObject);
+      },
+      texObject);
+}
+EXPORT CUresult CUDAAPI cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc,
+                                                   CUtexObject texObject) {
+  static constinit guest::TracedEntry entry{"cuTexObjectGetResourceDesc", "sync",
+                                            "pResDesc texObject"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_object_get_resource_desc(pResDesc, texObject);
+      },
+      pResDesc, texObject);
+}
+EXPORT CUresult CUDAAPI cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* pTexDesc,
+                                                  CUtexObject texObject) {
+  static constinit guest::TracedEntry entry{"cuTexObjectGetTextureDesc", "sync",
+                                            "pTexDesc texObject"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_object_get_texture_desc(pTexDesc, texObject);
+      },
+      pTexDesc, texObject);
+}
+EXPORT CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* pResViewDesc,
+                                                       CUtexObject texObject) {
+  static constinit guest::TracedEntry entry{"cuTexObjectGetResourceViewDesc", "sync",
+                                            "pResViewDesc texObject"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_object_get_resource_view_desc(pResViewDesc, texObject);
+      },
+      pResViewDesc, texObject);
+}
+EXPORT CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject,
+                                           const CUDA_RESOURCE_DESC* pResDesc) {
+  static constinit guest::TracedEntry entry{"cuSurfObjectCreate", "sync", "pSurfObject pResDesc"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::surf_object_create(pSurfObject, pResDesc);
+      },
+      pSurfObject, pResDesc);
+}
+EXPORT CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject) {
+  static constinit guest::TracedEntry entry{"cuSurfObjectDestroy", "sync", "surfObject"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::surf_object_destroy(surfObject);
+      },
+      surfObject);
+}
+EXPORT CUresult CUDAAPI cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc,
+                                                    CUsurfObject surfObject) {
+  static constinit guest::TracedEntry entry{"cuSurfObjectGetResourceDesc", "sync",
+                                            "pResDesc surfObject"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::surf_object_get_resource_desc(pResDesc, surfObject);
+      },
+      pResDesc, surfObject);
+}
+EXPORT CUresult CUDAAPI cuModuleGetTexRef(CUtexref* pTexRef, CUmodule hmod, const char* name) {
+  static constinit guest::TracedEntry entry{"cuModuleGetTexRef", "sync", "pTexRef hmod name"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_get_tex_ref(pTexRef, hmod, name);
+      },
+      pTexRef, hmod, name);
+}
+EXPORT CUresult CUDAAPI cuModuleGetSurfRef(CUsurfref* pSurfRef, CUmodule hmod, const char* name) {
+  static constinit guest::TracedEntry entry{"cuModuleGetSurfRef", "sync", "pSurfRef hmod name"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::module_get_surf_ref(pSurfRef, hmod, name);
+      },
+      pSurfRef, hmod, name);
+}
+EXPORT CUresult CUDAAPI cuTexRefCreate(CUtexref* pTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefCreate", "sync", "pTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_create(pTexRef);
+      },
+      pTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefDestroy(CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefDestroy", "sync", "hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_destroy(hTexRef);
+      },
+      hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress_v2(size_t* ByteOffset, CUtexref hTexRef,
+                                              CUdeviceptr dptr, size_t bytes) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetAddress_v2", "sync",
+                                            "ByteOffset hTexRef dptr bytes"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_address_v2(ByteOffset, hTexRef, dptr, bytes);
+      },
+      ByteOffset, hTexRef, dptr, bytes);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
+                                                CUdeviceptr dptr, size_t Pitch) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetAddress2D_v2", "sync",
+                                            "hTexRef desc dptr Pitch"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_address_2d_v2(hTexRef, desc, dptr, Pitch);
+      },
+      hTexRef, desc, dptr, Pitch);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
+                                                CUdeviceptr dptr, size_t Pitch) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetAddress2D_v3", "sync",
+                                            "hTexRef desc dptr Pitch"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_address_2d_v3(hTexRef, desc, dptr, Pitch);
+      },
+      hTexRef, desc, dptr, Pitch);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetBorderColor(CUtexref hTexRef, float* pBorderColor) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetBorderColor", "sync",
+                                            "hTexRef pBorderColor"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_border_color(hTexRef, pBorderColor);
+      },
+      hTexRef, pBorderColor);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetBorderColor(float* pBorderColor, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetBorderColor", "sync",
+                                            "pBorderColor hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_border_color(pBorderColor, hTexRef);
+      },
+      pBorderColor, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetArray", "sync", "hTexRef hArray Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_array(hTexRef, hArray, Flags);
+      },
+      hTexRef, hArray, Flags);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmappedArray(CUtexref hTexRef,
+                                                  CUmipmappedArray hMipmappedArray,
+                                                  unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetMipmappedArray", "sync",
+                                            "hTexRef hMipmappedArray Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_mipmapped_array(hTexRef, hMipmappedArray, Flags);
+      },
+      hTexRef, hMipmappedArray, Flags);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt,
+                                          int NumPackedComponents) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetFormat", "sync",
+                                            "hTexRef fmt NumPackedComponents"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_format(hTexRef, fmt, NumPackedComponents);
+      },
+      hTexRef, fmt, NumPackedComponents);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddress_mode am) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetAddressMode", "sync", "hTexRef dim am"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_address_mode(hTexRef, dim, am);
+      },
+      hTexRef, dim, am);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetFilterMode", "sync", "hTexRef fm"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_filter_mode(hTexRef, fm);
+      },
+      hTexRef, fm);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_mode fm) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetMipmapFilterMode", "sync", "hTexRef fm"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_mipmap_filter_mode(hTexRef, fm);
+      },
+      hTexRef, fm);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetMipmapLevelBias", "sync", "hTexRef bias"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_mipmap_level_bias(hTexRef, bias);
+      },
+      hTexRef, bias);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp,
+                                                    float maxMipmapLevelClamp) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetMipmapLevelClamp", "sync",
+                                            "hTexRef minMipmapLevelClamp maxMipmapLevelClamp"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_mipmap_level_clamp(hTexRef, minMipmapLevelClamp,
+                                                     maxMipmapLevelClamp);
+      },
+      hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int maxAniso) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetMaxAnisotropy", "sync", "hTexRef maxAniso"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_max_anisotropy(hTexRef, maxAniso);
+      },
+      hTexRef, maxAniso);
+}
+EXPORT CUresult CUDAAPI cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetFlags", "sync", "hTexRef Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_set_flags(hTexRef, Flags);
+      },
+      hTexRef, Flags);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetAddress_v2(CUdeviceptr* pdptr, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetAddress_v2", "sync", "pdptr hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_address_v2(pdptr, hTexRef);
+      },
+      pdptr, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetArray(CUarray* phArray, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetArray", "sync", "phArray hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_array(phArray, hTexRef);
+      },
+      phArray, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmappedArray(CUmipmappedArray* phMipmappedArray,
+                                                  CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetMipmappedArray", "sync",
+                                            "phMipmappedArray hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_mipmapped_array(phMipmappedArray, hTexRef);
+      },
+      phMipmappedArray, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetFormat(CUarray_format* pFormat, int* pNumChannels,
+                                          CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetFormat", "sync",
+                                            "pFormat pNumChannels hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_format(pFormat, pNumChannels, hTexRef);
+      },
+      pFormat, pNumChannels, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetAddressMode(CUaddress_mode* pam, CUtexref hTexRef, int dim) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetAddressMode", "sync", "pam hTexRef dim"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_address_mode(pam, hTexRef, dim);
+      },
+      pam, hTexRef, dim);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetFilterMode", "sync", "pfm hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_filter_mode(pfm, hTexRef);
+      },
+      pfm, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmapFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetMipmapFilterMode", "sync", "pfm hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_mipmap_filter_mode(pfm, hTexRef);
+      },
+      pfm, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelBias(float* pbias, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetMipmapLevelBias", "sync", "pbias hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_mipmap_level_bias(pbias, hTexRef);
+      },
+      pbias, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelClamp(float* pminMipmapLevelClamp,
+                                                    float* pmaxMipmapLevelClamp, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetMipmapLevelClamp", "sync",
+                                            "pminMipmapLevelClamp pmaxMipmapLevelClamp hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_mipmap_level_clamp(pminMipmapLevelClamp, pmaxMipmapLevelClamp,
+                                                     hTexRef);
+      },
+      pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetMaxAnisotropy(int* pmaxAniso, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetMaxAnisotropy", "sync",
+                                            "pmaxAniso hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_max_anisotropy(pmaxAniso, hTexRef);
+      },
+      pmaxAniso, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTexRefGetFlags(unsigned int* pFlags, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetFlags", "sync", "pFlags hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tex_ref_get_flags(pFlags, hTexRef);
+      },
+      pFlags, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuSurfRefSetArray(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuSurfRefSetArray", "sync", "hSurfRef hArray Flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::surf_ref_set_array(hSurfRef, hArray, Flags);
+      },
+      hSurfRef, hArray, Flags);
+}
+EXPORT CUresult CUDAAPI cuSurfRefGetArray(CUarray* phArray, CUsurfref hSurfRef) {
+  static constinit guest::TracedEntry entry{"cuSurfRefGetArray", "sync", "phArray hSurfRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::surf_ref_get_array(phArray, hSurfRef);
+      },
+      phArray, hSurfRef);
+}
+EXPORT CUresult CUDAAPI cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuParamSetTexRef", "sync", "hfunc texunit hTexRef"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::param_set_tex_ref(hfunc, texunit, hTexRef);
+      },
+      hfunc, texunit, hTexRef);
+}
+EXPORT CUresult CUDAAPI cuTensorMapEncodeTiled(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    const cuuint32_t* boxDim, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill) {
+  static constinit guest::TracedEntry entry{
+      "cuTensorMapEncodeTiled", "sync",
+      "tensorMap tensorDataType tensorRank globalAddress globalDim globalStrides boxDim "
+      "elementStrides interleave swizzle l2Promotion oobFill"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tensor_map_encode_tiled(tensorMap, tensorDataType, tensorRank, globalAddress,
+                                              globalDim, globalStrides, boxDim, elementStrides,
+                                              interleave, swizzle, l2Promotion, oobFill);
+      },
+      tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim,
+      elementStrides, interleave, swizzle, l2Promotion, oobFill);
+}
+EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2col(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    const int* pixelBoxLowerCorner, const int* pixelBoxUpperCorner, cuuint32_t channelsPerPixel,
+    cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill) {
+  static constinit guest::TracedEntry entry{
+      "cuTensorMapEncodeIm2col", "sync",
+      "tensorMap tensorDataType tensorRank globalAddress globalDim globalStrides "
+      "pixelBoxLowerCorner pixelBoxUpperCorner channelsPerPixel pixelsPerColumn elementStrides "
+      "interleave swizzle l2Promotion oobFill"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tensor_map_encode_im2col(
+            tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+            pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn,
+            elementStrides, interleave, swizzle, l2Promotion, oobFill);
+      },
+      tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+      pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn, elementStrides,
+      interleave, swizzle, l2Promotion, oobFill);
+}
+EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2colWide(
+    CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
+    int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
+    cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill) {
+  static constinit guest::TracedEntry entry{
+      "cuTensorMapEncodeIm2colWide", "sync",
+      "tensorMap tensorDataType tensorRank globalAddress globalDim globalStrides "
+      "pixelBoxLowerCornerWidth pixelBoxUpperCornerWidth channelsPerPixel pixelsPerColumn "
+      "elementStrides interleave mode swizzle l2Promotion oobFill"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tensor_map_encode_im2col_wide(
+            tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+            pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
+            elementStrides, interleave, mode, swizzle, l2Promotion, oobFill);
+      },
+      tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+      pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
+      elementStrides, interleave, mode, swizzle, l2Promotion, oobFill);
+}
+EXPORT CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
+  static constinit guest::TracedEntry entry{"cuTensorMapReplaceAddress", "sync",
+                                            "tensorMap globalAddress"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::tensor_map_replace_address(tensorMap, globalAddress);
+      },
+      tensorMap, globalAddress);
+}
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuEventRecordWithFlags_ptsz", "async",
@@ -3760,6 +4541,57 @@ EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, siz
       },
       dst, src, ByteCount, hStream);
 }
+EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray,
+                                             size_t srcOffset, size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoA_v2_ptds", "bulk",
+                                            "dstArray dstOffset srcArray srcOffset ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atoa_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount,
+                                     CU_STREAM_PER_THREAD);
+      },
+      dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray,
+                                             size_t srcOffset, size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoD_v2_ptds", "bulk",
+                                            "dstDevice srcArray srcOffset ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atod_v2(dstDevice, srcArray, srcOffset, ByteCount,
+                                     CU_STREAM_PER_THREAD);
+      },
+      dstDevice, srcArray, srcOffset, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                                  size_t ByteCount, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoHAsync_v2_ptsz", "bulk",
+                                            "dstHost srcArray srcOffset ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atoh_async_v2(dstHost, srcArray, srcOffset, ByteCount,
+                                           hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstHost, srcArray, srcOffset, ByteCount, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2_ptds(void* dstHost, CUarray srcArray, size_t srcOffset,
+                                             size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoH_v2_ptds", "bulk",
+                                            "dstHost srcArray srcOffset ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_atoh_v2(dstHost, srcArray, srcOffset, ByteCount, CU_STREAM_PER_THREAD);
+      },
+      dstHost, srcArray, srcOffset, ByteCount);
+}
 EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
                                                 size_t count, CUmemcpyAttributes* attrs,
                                                 size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
@@ -3791,6 +4623,19 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdevicept
                                             hStream ? hStream : CU_STREAM_PER_THREAD);
       },
       dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
+                                             CUdeviceptr srcDevice, size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoA_v2_ptds", "bulk",
+                                            "dstArray dstOffset srcDevice ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_dtoa_v2(dstArray, dstOffset, srcDevice, ByteCount,
+                                     CU_STREAM_PER_THREAD);
+      },
+      dstArray, dstOffset, srcDevice, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                   size_t ByteCount, CUstream hStream) {
@@ -3841,6 +4686,32 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevic
         return guest::memcpy_dtoh_v2(dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
       },
       dstHost, srcDevice, ByteCount);
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset,
+                                                  const void* srcHost, size_t ByteCount,
+                                                  CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoAAsync_v2_ptsz", "bulk",
+                                            "dstArray dstOffset srcHost ByteCount hStream"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htoa_async_v2(dstArray, dstOffset, srcHost, ByteCount,
+                                           hStream ? hStream : CU_STREAM_PER_THREAD);
+      },
+      dstArray, dstOffset, srcHost, ByteCount, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
+                                             const void* srcHost, size_t ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoA_v2_ptds", "bulk",
+                                            "dstArray dstOffset srcHost ByteCount"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::memcpy_htoa_v2(dstArray, dstOffset, srcHost, ByteCount, CU_STREAM_PER_THREAD);
+      },
+      dstArray, dstOffset, srcHost, ByteCount);
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost,
                                                   size_t ByteCount, CUstream hStream) {

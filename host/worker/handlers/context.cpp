@@ -58,6 +58,7 @@ std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
     });
     session.handles.remove_streams_of(handle);
     session.handles.remove(handle);
+    session.images.forget(handle);
     const std::unique_lock lock(context->watch->mutex);
     context->watch->is_over = true;
   }
@@ -145,9 +146,11 @@ CUresult ctx_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body)) session.violation(task);
   const auto known = session.handles.context(body.context);
   if (known == nullptr || known->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  const Session::Arrays arrays{session.handles.owned_by<CUarray>(body.context),
+                               session.handles.owned_by<CUmipmappedArray>(body.context)};
   const auto context = take(session, body.context);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return session.retire_context(*context, body.context);
+  return session.retire_context(*context, body.context, arrays);
 }
 
 CUresult ctx_set_flags(Session& session, const Task& task, ReplyWriter&) {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "copy_box.h"
 #include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
@@ -16,35 +17,6 @@ T take(Session& session, const Task& task, std::span<const std::byte>* rest) {
   std::memcpy(&body, rest->data(), sizeof body);
   *rest = rest->subspan(sizeof body);
   return body;
-}
-
-// [first, end) of the bytes that a side of the copy touches, from its address on.
-bool touched(const wire::MemcpySide& side, const wire::MemcpyNode& copy, uint64_t* first,
-             uint64_t* end) {
-  const auto place = [&](uint64_t z, uint64_t y, uint64_t x, uint64_t* bytes) {
-    uint64_t row;
-    return !__builtin_mul_overflow(z, side.height, &row) && !__builtin_add_overflow(row, y, &row) &&
-           !__builtin_mul_overflow(row, side.pitch_bytes, &row) &&
-           !__builtin_add_overflow(row, x, bytes);
-  };
-  uint64_t last_z, last_y, last_x;
-  return place(side.z, side.y, side.x_bytes, first) &&
-         !__builtin_add_overflow(side.z, copy.depth - 1, &last_z) &&
-         !__builtin_add_overflow(side.y, copy.height - 1, &last_y) &&
-         !__builtin_add_overflow(side.x_bytes, copy.width_bytes, &last_x) &&
-         place(last_z, last_y, last_x, end) && *first < *end;
-}
-
-bool may_touch(const Session& session, const wire::MemcpySide& side, const wire::MemcpyNode& copy) {
-  if (side.type != CU_MEMORYTYPE_HOST && side.type != CU_MEMORYTYPE_DEVICE &&
-      side.type != CU_MEMORYTYPE_UNIFIED) {
-    return false;
-  }
-  if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) return true;
-  uint64_t first, end, begin;
-  return touched(side, copy, &first, &end) &&
-         !__builtin_add_overflow(side.address, first, &begin) &&
-         session.is_guest_memory(begin, end - first);
 }
 
 bool may_set(const Session& session, const wire::MemsetNode& set) {
@@ -112,33 +84,6 @@ CUresult NodeWork::point_to_params(Session& session) {
   return CUDA_SUCCESS;
 }
 
-CUresult NodeWork::read_memcpy(Session& session, const wire::MemcpyNode& body) {
-  if (!may_touch(session, body.dst, body) || !may_touch(session, body.src, body)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  CUDA_MEMCPY3D& p = memcpy_;
-  p.dstMemoryType = static_cast<CUmemorytype>(body.dst.type);
-  p.dstHost = reinterpret_cast<void*>(body.dst.address);
-  p.dstDevice = body.dst.address;
-  p.dstXInBytes = body.dst.x_bytes;
-  p.dstY = body.dst.y;
-  p.dstZ = body.dst.z;
-  p.dstPitch = body.dst.pitch_bytes;
-  p.dstHeight = body.dst.height;
-  p.srcMemoryType = static_cast<CUmemorytype>(body.src.type);
-  p.srcHost = reinterpret_cast<const void*>(body.src.address);
-  p.srcDevice = body.src.address;
-  p.srcXInBytes = body.src.x_bytes;
-  p.srcY = body.src.y;
-  p.srcZ = body.src.z;
-  p.srcPitch = body.src.pitch_bytes;
-  p.srcHeight = body.src.height;
-  p.WidthInBytes = body.width_bytes;
-  p.Height = body.height;
-  p.Depth = body.depth;
-  return CUDA_SUCCESS;
-}
-
 CUresult NodeWork::read_alloc(Session& session, const Task& task, std::span<const std::byte> rest) {
   const auto body = take<wire::MemAllocNode>(session, task, &rest);
   if (body.n_access > wire::MAX_MEM_ACCESS) session.violation(task);
@@ -178,7 +123,9 @@ CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
     case CU_GRAPH_NODE_TYPE_KERNEL:
       return read_kernel(session, task, rest);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return read_memcpy(session, take<wire::MemcpyNode>(session, task, &rest));
+      return read_box(session, take<wire::MemcpyNode>(session, task, &rest), &memcpy_)
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const auto body = take<wire::MemsetNode>(session, task, &rest);
       if (!may_set(session, body)) return CUDA_ERROR_INVALID_VALUE;

@@ -49,7 +49,6 @@ class NodeWork {
 
  private:
   CUresult read_kernel(Session& session, const Task& task, std::span<const std::byte> rest);
-  CUresult read_memcpy(Session& session, const wire::MemcpyNode& body);
   CUresult read_batch(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult read_alloc(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult point_to_params(Session& session);

@@ -2,6 +2,7 @@
 // What the driver says of a node, in the guest's terms.
 #include <cstring>
 
+#include "copy_box.h"
 #include "graph_nodes.h"
 #include "kvgpu/calls.h"
 
@@ -115,19 +116,7 @@ CUresult describe_alloc(Session& session, CUgraphNode node, ReplyWriter& reply) 
 CUresult describe_memcpy(Session& session, CUgraphNode node, ReplyWriter& reply) {
   CUDA_MEMCPY3D p{};
   if (const CUresult bad = session.driver->cuGraphMemcpyNodeGetParams(node, &p)) return bad;
-  if (p.dstMemoryType == CU_MEMORYTYPE_ARRAY || p.srcMemoryType == CU_MEMORYTYPE_ARRAY) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  const bool to_host = p.dstMemoryType == CU_MEMORYTYPE_HOST;
-  const bool from_host = p.srcMemoryType == CU_MEMORYTYPE_HOST;
-  reply.put(wire::MemcpyNode{
-      {to_host ? reinterpret_cast<uint64_t>(p.dstHost) : p.dstDevice, p.dstXInBytes, p.dstY, p.dstZ,
-       p.dstPitch, p.dstHeight, static_cast<uint32_t>(p.dstMemoryType), 0},
-      {from_host ? reinterpret_cast<uint64_t>(p.srcHost) : p.srcDevice, p.srcXInBytes, p.srcY,
-       p.srcZ, p.srcPitch, p.srcHeight, static_cast<uint32_t>(p.srcMemoryType), 0},
-      p.WidthInBytes,
-      p.Height,
-      p.Depth});
+  reply.put(describe_box(session, p));
   return CUDA_SUCCESS;
 }
 

@@ -5,19 +5,11 @@
 
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
+#include "record_name.h"
 
 namespace kvgpu::worker {
 
 namespace {
-
-// The name after a body. Names of kernels may be long, but not longer than a record.
-template <typename Body>
-bool read_name(const Task& task, const Body& body, std::string* name) {
-  const auto rest = task.after<Body>();
-  if (body.name_bytes > rest.size()) return false;
-  name->assign(reinterpret_cast<const char*>(rest.data()), body.name_bytes);
-  return name->find('\0') == name->npos;
-}
 
 template <typename ParamInfo, typename Attribute>
 void describe_function(ReplyWriter& reply, ParamInfo param_info, Attribute attribute) {

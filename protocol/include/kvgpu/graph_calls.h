@@ -146,7 +146,7 @@ struct KernelNode {  // followed by param_bytes, or by a u64 with their offset i
 static_assert(sizeof(KernelNode) == 48);
 inline constexpr uint32_t NAMED_FUNCTION = 1, NAMED_KERNEL = 2, NAMED_CONTEXT = 4;
 struct MemcpySide {
-  uint64_t address;
+  uint64_t address;  // the handle of an array
   uint64_t x_bytes;
   uint64_t y;
   uint64_t z;

@@ -155,6 +155,58 @@ enum class Op : uint16_t {
   cuDeviceGetGraphMemAttribute = 348,
   cuDeviceSetGraphMemAttribute = 349,
   cuDeviceGraphMemTrim = 350,
+  cuMemcpy3DAsync_v2 = 360,
+  cuArray3DCreate_v2 = 361,
+  cuArrayDestroy = 362,
+  cuArrayGetPlane = 363,
+  cuMipmappedArrayCreate = 364,
+  cuMipmappedArrayDestroy = 365,
+  cuMipmappedArrayGetLevel = 366,
+  cuDeviceGetTexture1DLinearMaxWidth = 367,
+  cuTexObjectCreate = 368,
+  cuTexObjectDestroy = 369,
+  cuTexObjectGetResourceDesc = 370,
+  cuTexObjectGetTextureDesc = 371,
+  cuTexObjectGetResourceViewDesc = 372,
+  cuSurfObjectCreate = 373,
+  cuSurfObjectDestroy = 374,
+  cuSurfObjectGetResourceDesc = 375,
+  cuModuleGetTexRef = 376,
+  cuModuleGetSurfRef = 377,
+  cuTexRefCreate = 378,
+  cuTexRefDestroy = 379,
+  cuTexRefSetAddress_v2 = 380,
+  cuTexRefSetAddress2D_v3 = 381,
+  cuTexRefSetBorderColor = 382,
+  cuTexRefGetBorderColor = 383,
+  cuTexRefSetArray = 384,
+  cuTexRefSetMipmappedArray = 385,
+  cuTexRefSetFormat = 386,
+  cuTexRefSetAddressMode = 387,
+  cuTexRefSetFilterMode = 388,
+  cuTexRefSetMipmapFilterMode = 389,
+  cuTexRefSetMipmapLevelBias = 390,
+  cuTexRefSetMipmapLevelClamp = 391,
+  cuTexRefSetMaxAnisotropy = 392,
+  cuTexRefSetFlags = 393,
+  cuTexRefGetAddress_v2 = 394,
+  cuTexRefGetArray = 395,
+  cuTexRefGetMipmappedArray = 396,
+  cuTexRefGetFormat = 397,
+  cuTexRefGetAddressMode = 398,
+  cuTexRefGetFilterMode = 399,
+  cuTexRefGetMipmapFilterMode = 400,
+  cuTexRefGetMipmapLevelBias = 401,
+  cuTexRefGetMipmapLevelClamp = 402,
+  cuTexRefGetMaxAnisotropy = 403,
+  cuTexRefGetFlags = 404,
+  cuSurfRefSetArray = 405,
+  cuSurfRefGetArray = 406,
+  cuParamSetTexRef = 407,
+  cuTensorMapEncodeTiled = 408,
+  cuTensorMapEncodeIm2col = 409,
+  cuTensorMapEncodeIm2colWide = 410,
+  cuTensorMapReplaceAddress = 411,
   FLOOR_PLAN = 660,
 };
 
@@ -248,6 +300,58 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceGetGraphMemAttribute:
     case Op::cuDeviceSetGraphMemAttribute:
     case Op::cuDeviceGraphMemTrim:
+    case Op::cuMemcpy3DAsync_v2:
+    case Op::cuArray3DCreate_v2:
+    case Op::cuArrayDestroy:
+    case Op::cuArrayGetPlane:
+    case Op::cuMipmappedArrayCreate:
+    case Op::cuMipmappedArrayDestroy:
+    case Op::cuMipmappedArrayGetLevel:
+    case Op::cuDeviceGetTexture1DLinearMaxWidth:
+    case Op::cuTexObjectCreate:
+    case Op::cuTexObjectDestroy:
+    case Op::cuTexObjectGetResourceDesc:
+    case Op::cuTexObjectGetTextureDesc:
+    case Op::cuTexObjectGetResourceViewDesc:
+    case Op::cuSurfObjectCreate:
+    case Op::cuSurfObjectDestroy:
+    case Op::cuSurfObjectGetResourceDesc:
+    case Op::cuModuleGetTexRef:
+    case Op::cuModuleGetSurfRef:
+    case Op::cuTexRefCreate:
+    case Op::cuTexRefDestroy:
+    case Op::cuTexRefSetAddress_v2:
+    case Op::cuTexRefSetAddress2D_v3:
+    case Op::cuTexRefSetBorderColor:
+    case Op::cuTexRefGetBorderColor:
+    case Op::cuTexRefSetArray:
+    case Op::cuTexRefSetMipmappedArray:
+    case Op::cuTexRefSetFormat:
+    case Op::cuTexRefSetAddressMode:
+    case Op::cuTexRefSetFilterMode:
+    case Op::cuTexRefSetMipmapFilterMode:
+    case Op::cuTexRefSetMipmapLevelBias:
+    case Op::cuTexRefSetMipmapLevelClamp:
+    case Op::cuTexRefSetMaxAnisotropy:
+    case Op::cuTexRefSetFlags:
+    case Op::cuTexRefGetAddress_v2:
+    case Op::cuTexRefGetArray:
+    case Op::cuTexRefGetMipmappedArray:
+    case Op::cuTexRefGetFormat:
+    case Op::cuTexRefGetAddressMode:
+    case Op::cuTexRefGetFilterMode:
+    case Op::cuTexRefGetMipmapFilterMode:
+    case Op::cuTexRefGetMipmapLevelBias:
+    case Op::cuTexRefGetMipmapLevelClamp:
+    case Op::cuTexRefGetMaxAnisotropy:
+    case Op::cuTexRefGetFlags:
+    case Op::cuSurfRefSetArray:
+    case Op::cuSurfRefGetArray:
+    case Op::cuParamSetTexRef:
+    case Op::cuTensorMapEncodeTiled:
+    case Op::cuTensorMapEncodeIm2col:
+    case Op::cuTensorMapEncodeIm2colWide:
+    case Op::cuTensorMapReplaceAddress:
     case Op::FLOOR_PLAN:
       return 2;
     default:

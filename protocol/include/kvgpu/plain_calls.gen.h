@@ -202,4 +202,207 @@ struct cuGraphReleaseUserObject_in {
   uint64_t count;
 };
 
+struct cuArrayDestroy_in {
+  Handle context;
+  uint64_t hArray;
+};
+
+struct cuMipmappedArrayDestroy_in {
+  Handle context;
+  uint64_t hMipmappedArray;
+};
+
+struct cuDeviceGetTexture1DLinearMaxWidth_in {
+  Handle context;
+  uint64_t format;
+  uint64_t numChannels;
+  uint64_t dev;
+};
+struct cuDeviceGetTexture1DLinearMaxWidth_out {
+  uint64_t maxWidthInElements;
+};
+
+struct cuTexRefDestroy_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+
+struct cuTexRefSetArray_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t hArray;
+  uint64_t Flags;
+};
+
+struct cuTexRefSetMipmappedArray_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t hMipmappedArray;
+  uint64_t Flags;
+};
+
+struct cuTexRefSetFormat_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t fmt;
+  uint64_t NumPackedComponents;
+};
+
+struct cuTexRefSetAddressMode_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t dim;
+  uint64_t am;
+};
+
+struct cuTexRefSetFilterMode_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t fm;
+};
+
+struct cuTexRefSetMipmapFilterMode_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t fm;
+};
+
+struct cuTexRefSetMipmapLevelBias_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t bias;
+};
+
+struct cuTexRefSetMipmapLevelClamp_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t minMipmapLevelClamp;
+  uint64_t maxMipmapLevelClamp;
+};
+
+struct cuTexRefSetMaxAnisotropy_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t maxAniso;
+};
+
+struct cuTexRefSetFlags_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t Flags;
+};
+
+struct cuTexRefGetAddress_v2_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetAddress_v2_out {
+  uint64_t pdptr;
+};
+
+struct cuTexRefGetArray_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetArray_out {
+  uint64_t phArray;
+};
+
+struct cuTexRefGetMipmappedArray_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetMipmappedArray_out {
+  uint64_t phMipmappedArray;
+};
+
+struct cuTexRefGetFormat_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetFormat_out {
+  uint64_t pFormat;
+  uint64_t pNumChannels;
+};
+
+struct cuTexRefGetAddressMode_in {
+  Handle context;
+  uint64_t hTexRef;
+  uint64_t dim;
+};
+struct cuTexRefGetAddressMode_out {
+  uint64_t pam;
+};
+
+struct cuTexRefGetFilterMode_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetFilterMode_out {
+  uint64_t pfm;
+};
+
+struct cuTexRefGetMipmapFilterMode_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetMipmapFilterMode_out {
+  uint64_t pfm;
+};
+
+struct cuTexRefGetMipmapLevelBias_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetMipmapLevelBias_out {
+  uint64_t pbias;
+};
+
+struct cuTexRefGetMipmapLevelClamp_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetMipmapLevelClamp_out {
+  uint64_t pminMipmapLevelClamp;
+  uint64_t pmaxMipmapLevelClamp;
+};
+
+struct cuTexRefGetMaxAnisotropy_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetMaxAnisotropy_out {
+  uint64_t pmaxAniso;
+};
+
+struct cuTexRefGetFlags_in {
+  Handle context;
+  uint64_t hTexRef;
+};
+struct cuTexRefGetFlags_out {
+  uint64_t pFlags;
+};
+
+struct cuSurfRefSetArray_in {
+  Handle context;
+  uint64_t hSurfRef;
+  uint64_t hArray;
+  uint64_t Flags;
+};
+
+struct cuSurfRefGetArray_in {
+  Handle context;
+  uint64_t hSurfRef;
+};
+struct cuSurfRefGetArray_out {
+  uint64_t phArray;
+};
+
+struct cuParamSetTexRef_in {
+  Handle context;
+  uint64_t hfunc;
+  uint64_t texunit;
+  uint64_t hTexRef;
+};
+
 }  // namespace kvgpu::wire

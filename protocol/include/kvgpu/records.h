@@ -48,10 +48,12 @@ enum class Kind : uint8_t {
   GRAPH,
   GRAPH_EXEC,
   BLOB,       // an image on its way
-  LINK = 11,  // CUlinkState
-  MEM_POOL = 12,
-  GRAPH_NODE = 13,  // chosen by the worker
-  USER_OBJECT = 14,
+  ARRAY,      // CUarray and CUmipmappedArray
+  REFERENCE,  // CUtexref and CUsurfref
+  LINK,       // CUlinkState
+  MEM_POOL,
+  GRAPH_NODE,  // chosen by the worker
+  USER_OBJECT,
 };
 
 using Handle = uint64_t;

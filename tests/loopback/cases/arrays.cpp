@@ -15,7 +15,7 @@ constexpr CUarray_format FLOAT = CU_AD_FORMAT_FLOAT;
 
 }  // namespace
 
-TEST_CASE("arrays, beyond kvgpu: every kind and format, and their descriptors") {
+TEST_CASE("arrays: every kind and format, and their descriptors") {
   const Gpu gpu;
   const CUDA_ARRAY3D_DESCRIPTOR kinds[] = {
       {64, 0, 0, FLOAT, 1, 0},
@@ -64,7 +64,7 @@ TEST_CASE("arrays, beyond kvgpu: every kind and format, and their descriptors") 
   CU(cuArrayDestroy(array));
 }
 
-TEST_CASE("arrays, beyond kvgpu: what is no array is refused; limits are the attributes") {
+TEST_CASE("arrays: what is no array is refused; limits are the attributes") {
   const Gpu gpu;
   CHECK(try_array({0, 0, 0, FLOAT, 1, 0}) == CUDA_ERROR_INVALID_VALUE);
   CHECK(try_array({16, 0, 0, FLOAT, 3, 0}) == CUDA_ERROR_INVALID_VALUE);
@@ -103,7 +103,7 @@ TEST_CASE("arrays, beyond kvgpu: what is no array is refused; limits are the att
   CHECK(n_elements > 0);
 }
 
-TEST_CASE("arrays, beyond kvgpu: bytes of one dimension to and from everywhere") {
+TEST_CASE("arrays: bytes of one dimension to and from everywhere") {
   const Gpu gpu;
   constexpr size_t N = 1000, BYTES = N * sizeof(int);
   const ArrayOf a(CU_AD_FORMAT_SIGNED_INT32, 1, N), b(CU_AD_FORMAT_SIGNED_INT32, 1, N);
@@ -135,7 +135,7 @@ TEST_CASE("arrays, beyond kvgpu: bytes of one dimension to and from everywhere")
   CU_IS(cuMemcpyHtoA(a.handle, 4, from.data(), BYTES), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("arrays, beyond kvgpu: rectangles and boxes, between arrays and from linear memory") {
+TEST_CASE("arrays: rectangles and boxes, between arrays and from linear memory") {
   const Gpu gpu;
   const ArrayOf plane(CU_AD_FORMAT_UNSIGNED_INT16, 1, 40, 30);
   const ArrayOf box(CU_AD_FORMAT_UNSIGNED_INT16, 1, 20, 10, 8);
@@ -191,15 +191,18 @@ TEST_CASE("arrays, beyond kvgpu: rectangles and boxes, between arrays and from l
     CHECK(std::memcmp(&got[row * 16], &expected[(4 * 10 + row) * 20], 40) == 0);
     CHECK(got[row * 16 + 10] == -1);
   }
-  up.dstXInBytes = 1;
-  up.WidthInBytes = 2;
-  CU_IS(cuMemcpy2D(&up), CUDA_ERROR_INVALID_VALUE);
-  up.dstXInBytes = 0;
   up.Height = 31;
   CU_IS(cuMemcpy2D(&up), CUDA_ERROR_INVALID_VALUE);
+  up.Height = 30;
+  up.dstXInBytes = 2;
+  CU_IS(cuMemcpy2D(&up), CUDA_ERROR_INVALID_VALUE);
+  // Neither places nor lengths need to be those of elements.
+  up.dstXInBytes = 1;
+  up.WidthInBytes = 79;
+  CU(cuMemcpy2D(&up));
 }
 
-TEST_CASE("arrays, beyond kvgpu: captured copies run again with each launch of the graph") {
+TEST_CASE("arrays: captured copies run again with each launch of the graph") {
   const Gpu gpu;
   const ArrayOf array(CU_AD_FORMAT_SIGNED_INT32, 1, 16, 4);
   const Ints source(64), target(64);
@@ -241,12 +244,14 @@ TEST_CASE("arrays, beyond kvgpu: captured copies run again with each launch of t
   CU(cuGraphDestroy(graph));
 
   // The same as a node, then with other parameters.
-  std::vector<int> host(64);
+  int* host;
+  CU(cuMemHostAlloc(reinterpret_cast<void**>(&host), 256, 0));
+  std::fill_n(host, 64, 0);
   CUDA_MEMCPY3D down{};
   down.srcMemoryType = CU_MEMORYTYPE_ARRAY;
   down.srcArray = array.handle;
   down.dstMemoryType = CU_MEMORYTYPE_HOST;
-  down.dstHost = host.data();
+  down.dstHost = host;
   down.dstPitch = down.WidthInBytes = 64;
   down.Height = 2;
   down.Depth = 1;
@@ -254,21 +259,22 @@ TEST_CASE("arrays, beyond kvgpu: captured copies run again with each launch of t
   CU(cuGraphCreate(&graph, 0));
   CU(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &down, gpu.context));
   down.srcY = 2;
-  down.dstHost = host.data() + 48;
+  down.dstHost = host + 48;
   down.Height = 1;
   write_array(array.handle, counting<int>(64));
   CU(cuGraphMemcpyNodeSetParams(node, &down));
   CU(cuGraphInstantiate(&exec, graph, 0));
   CU(cuGraphLaunch(exec, stream));
   CU(cuStreamSynchronize(stream));
-  CHECK(std::vector<int>(host.begin() + 48, host.end()) == counting<int>(16, 32));
+  CHECK(std::vector<int>(host + 48, host + 64) == counting<int>(16, 32));
   CHECK(host[0] == 0);
   CU(cuGraphExecDestroy(exec));
   CU(cuGraphDestroy(graph));
   CU(cuStreamDestroy(stream));
+  CU(cuMemFreeHost(host));
 }
 
-TEST_CASE("arrays, beyond kvgpu: mipmapped ones and their levels") {
+TEST_CASE("arrays: mipmapped ones and their levels") {
   const Gpu gpu;
   const CUDA_ARRAY3D_DESCRIPTOR d{16, 4, 0, FLOAT, 1, 0};
   CUmipmappedArray mipmap;
@@ -289,6 +295,13 @@ TEST_CASE("arrays, beyond kvgpu: mipmapped ones and their levels") {
   CU(cuMipmappedArrayGetLevel(&array, mipmap, 1));
   CHECK(read_array<float>(array) == counting<float>(16, 100));
   CU_IS(cuMipmappedArrayGetLevel(&array, mipmap, 5), CUDA_ERROR_INVALID_VALUE);
+  // A level goes with the whole, and not before.
+  CUarray again;
+  CU(cuMipmappedArrayGetLevel(&array, mipmap, 2));
+  CU(cuArrayDestroy(array));
+  CU(cuMipmappedArrayGetLevel(&again, mipmap, 2));
+  CHECK(again == array);
+  CHECK(read_array<float>(array) == counting<float>(4, 200));
   CUDA_ARRAY_SPARSE_PROPERTIES sparse;
   CUDA_ARRAY_MEMORY_REQUIREMENTS memory;
   CU_IS(cuMipmappedArrayGetSparseProperties(&sparse, mipmap), CUDA_ERROR_INVALID_VALUE);

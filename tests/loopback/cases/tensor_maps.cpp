@@ -37,7 +37,7 @@ bool has_tensor_maps(const Gpu& gpu) {
 
 }  // namespace
 
-TEST_CASE("tensor map, beyond kvgpu: made where there are such, and what it must not describe") {
+TEST_CASE("tensor map: made where there are such, and what it must not describe") {
   const Gpu gpu;
   const Ints data(64 * 32);
   Tiled good(data.dptr);
@@ -63,7 +63,7 @@ TEST_CASE("tensor map, beyond kvgpu: made where there are such, and what it must
   });
 }
 
-TEST_CASE("tensor map, beyond kvgpu: of pixels around each pixel; another address") {
+TEST_CASE("tensor map: of pixels around each pixel; another address") {
   const Gpu gpu;
   const Ints data(64 * 32);
   alignas(128) CUtensorMap map{};

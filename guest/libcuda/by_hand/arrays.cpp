@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA arrays and mipmapped arrays. Their shapes come with them, so the descriptors are answered
+// here.
+#include <algorithm>
+
+#include "call.h"
+#include "generated/api.gen.h"
+#include "kvgpu/plain_calls.gen.h"
+#include "memory_limit.h"
+#include "refuse.h"
+
+namespace kvgpu::guest {
+
+namespace {
+
+constexpr unsigned MAPPED_LATER = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+
+// What its first level takes at least.
+uint64_t least_bytes(const CUDA_ARRAY3D_DESCRIPTOR& d) {
+  uint64_t bytes = std::max(wire::channel_bytes(d.Format), 1u) * uint64_t{d.NumChannels};
+  for (const uint64_t n : {d.Width, std::max<size_t>(d.Height, 1), std::max<size_t>(d.Depth, 1)}) {
+    if (__builtin_mul_overflow(bytes, n, &bytes)) return UINT64_MAX;
+  }
+  return bytes;
+}
+
+template <typename Handle>
+CUresult create(Handle* array, wire::Op op, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+                unsigned n_levels) {
+  const Call call(CaptureRule::FORBIDDEN);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (array == nullptr || descriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_ARRAY3D_DESCRIPTOR& d = *descriptor;
+  if ((d.Flags & MAPPED_LATER) != 0) {
+    return static_cast<CUresult>(refuse_part("an array whose memory is mapped later"));
+  }
+  const uint64_t bytes = least_bytes(d);
+  const Allowance allowance(call, bytes);
+  if (allowance.status() != CUDA_SUCCESS) return allowance.status();
+  Array* const object = tables().arrays.create();
+  if (object == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  object->context = &call.context_object();
+  object->is_mipmapped = std::is_same_v<Handle, CUmipmappedArray>;
+  const wire::ArrayCreate body{call.context(), object->handle, d.Width,
+                               d.Height,       d.Depth,        static_cast<uint32_t>(d.Format),
+                               d.NumChannels,  d.Flags,        n_levels};
+  if (const CUresult bad = call.sync(op, body, &object->shape)) {
+    forget(object->handle);
+    return bad;
+  }
+  object->bytes = bytes;
+  *array = from_wire<Handle>(object->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult get_part(CUarray* part, wire::Op op, Array* whole, unsigned index) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (whole == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (part == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(whole->mutex);
+  if (const auto known = whole->parts.find(index); known != whole->parts.end()) {
+    *part = from_wire<CUarray>(known->second);
+    return CUDA_SUCCESS;
+  }
+  Array* const object = tables().arrays.create();
+  if (object == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  object->context = whole->context;
+  object->is_part = true;
+  const wire::ArrayPart body{call.context(), whole->handle, object->handle, index, 0};
+  if (const CUresult bad = call.sync(op, body, &object->shape)) {
+    forget(object->handle);
+    return bad;
+  }
+  whole->parts.emplace(index, object->handle);
+  *part = from_wire<CUarray>(object->handle);
+  return CUDA_SUCCESS;
+}
+
+// Arrays that are sparse or mapped later cannot be made, and of others nothing can be told.
+template <typename Handle>
+CUresult tell_nothing(Handle handle) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  return find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+CUresult array_create_v2(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
+  if (pAllocateArray == nullptr) return array_3d_create_v2(pHandle, nullptr);
+  const CUDA_ARRAY_DESCRIPTOR& d = *pAllocateArray;
+  const CUDA_ARRAY3D_DESCRIPTOR whole{d.Width, d.Height, 0, d.Format, d.NumChannels, 0};
+  return array_3d_create_v2(pHandle, &whole);
+}
+
+CUresult array_3d_create_v2(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray) {
+  return create(pHandle, wire::Op::cuArray3DCreate_v2, pAllocateArray, 1);
+}
+
+CUresult mipmapped_array_create(CUmipmappedArray* pHandle,
+                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels) {
+  return create(pHandle, wire::Op::cuMipmappedArrayCreate, pMipmappedArrayDesc, numMipmapLevels);
+}
+
+CUresult array_destroy(CUarray hArray) {
+  const Array* const array = find(hArray);
+  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::FORBIDDEN);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (array->is_part) return CUDA_SUCCESS;  // driver 580: it goes with the whole, and not before
+  const wire::cuArrayDestroy_in body{call.context(), to_wire(hArray)};
+  const CUresult result = call.sync(wire::Op::cuArrayDestroy, body);
+  if (result == CUDA_SUCCESS) forget(to_wire(hArray));
+  return result;
+}
+
+CUresult mipmapped_array_get_level(CUarray* pLevelArray, CUmipmappedArray hMipmappedArray,
+                                   unsigned int level) {
+  return get_part(pLevelArray, wire::Op::cuMipmappedArrayGetLevel, find(hMipmappedArray), level);
+}
+CUresult array_get_plane(CUarray* pPlaneArray, CUarray hArray, unsigned int planeIdx) {
+  return get_part(pPlaneArray, wire::Op::cuArrayGetPlane, find(hArray), planeIdx);
+}
+
+CUresult array_3d_get_descriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Array* const array = find(hArray);
+  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (pArrayDescriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const wire::ArrayShape& shape = array->shape;
+  *pArrayDescriptor = {shape.width,      shape.height,
+                       shape.depth,      static_cast<CUarray_format>(shape.format),
+                       shape.n_channels, shape.flags};
+  return CUDA_SUCCESS;
+}
+
+CUresult array_get_descriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
+  if (pArrayDescriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_ARRAY3D_DESCRIPTOR d;
+  if (const CUresult bad = array_3d_get_descriptor_v2(&d, hArray)) return bad;
+  *pArrayDescriptor = {d.Width, d.Height, d.Format, d.NumChannels};
+  return CUDA_SUCCESS;
+}
+
+CUresult array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray array) {
+  return tell_nothing(array);
+}
+CUresult array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray array, CUdevice) {
+  return tell_nothing(array);
+}
+CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES*,
+                                               CUmipmappedArray mipmap) {
+  return tell_nothing(mipmap);
+}
+CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*,
+                                                 CUmipmappedArray mipmap, CUdevice) {
+  return tell_nothing(mipmap);
+}
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of boxes, CUDA_MEMCPY2D's and CUDA_MEMCPY3D's, in the wire's terms.
+#pragma once
+
+#include "copies.h"
+#include "kvgpu/image_calls.h"
+
+namespace kvgpu::guest {
+
+// Addresses are the program's, arrays are named by their handles. A pitch or height of 0 becomes
+// what it stands for: rows and planes without gaps.
+wire::MemcpyNode box_of(const CUDA_MEMCPY3D& copy);
+wire::MemcpyNode box_of(const CUDA_MEMCPY2D& copy);
+CUDA_MEMCPY3D copy_of(const wire::MemcpyNode& box);
+
+// Where the GPU finds the side, put into its address; that of pageable memory stays the program's.
+// CUDA_ERROR_INVALID_VALUE: there is no such side. As in driver 580, host memory may be the GPU's.
+CUresult place_side(const wire::MemcpyNode& box, wire::MemcpySide* side, Operand* found);
+
+// Copies with arrays.
+bool has_array(const wire::MemcpyNode& box);
+CUresult copy_array_box(const Enqueue& enqueue, const wire::MemcpyNode& box, Wait wait);
+
+// What the GPU reaches on both sides; done on return if `wait` says so, and natively it would be.
+CUresult copy_placed_box(const Enqueue& enqueue, const wire::MemcpyNode& box, const Operand& to,
+                         const Operand& from, Wait wait);
+
+}  // namespace kvgpu::guest

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of records about arrays, textures, surfaces and tensor maps. Append-only within a major
+// version; every struct is free of padding. The handles of arrays and references are the guest's
+// choice. What stands for a texture or surface object is the driver's own number: kernels get it
+// as a parameter.
+#pragma once
+
+#include <cstdint>
+
+#include "kvgpu/graph_calls.h"
+
+namespace kvgpu::wire {
+
+struct CopyBox {  // of cuMemcpy3DAsync_v2: all copies with arrays, too
+  Handle stream;
+  uint64_t mark;
+  MemcpyNode box;
+};
+
+// ---- arrays
+struct ArrayCreate {  // and cuMipmappedArrayCreate; the reply is ArrayShape
+  Handle context;
+  Handle array;
+  uint64_t width;
+  uint64_t height;
+  uint64_t depth;
+  uint32_t format;
+  uint32_t n_channels;
+  uint32_t flags;
+  uint32_t n_levels;
+};
+struct ArrayShape {  // CUDA 13.0 cuda.h: CUDA_ARRAY3D_DESCRIPTOR, as the driver has it
+  uint64_t width;
+  uint64_t height;
+  uint64_t depth;
+  uint32_t format;
+  uint32_t n_channels;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct ArrayPart {  // a level or a plane, called `part` from now on; the reply is ArrayShape
+  Handle context;
+  Handle whole;
+  Handle part;
+  uint32_t index;
+  uint32_t reserved;
+};
+// CUDA 13.0 cuda.h, CUarray_format; 0: of those whose elements are not one after another.
+constexpr uint32_t channel_bytes(uint32_t format) {
+  switch (format) {
+    case 0x01:  // UNSIGNED_INT8
+    case 0x08:  // SIGNED_INT8
+    case 0xc0:  // UNORM_INT8X1, X2, X4
+    case 0xc1:
+    case 0xc2:
+    case 0xc6:  // SNORM_INT8X1, X2, X4
+    case 0xc7:
+    case 0xc8:
+      return 1;
+    case 0x02:  // UNSIGNED_INT16
+    case 0x09:  // SIGNED_INT16
+    case 0x10:  // HALF
+    case 0xc3:  // UNORM_INT16X1, X2, X4
+    case 0xc4:
+    case 0xc5:
+    case 0xc9:  // SNORM_INT16X1, X2, X4
+    case 0xca:
+    case 0xcb:
+      return 2;
+    case 0x03:  // UNSIGNED_INT32
+    case 0x0a:  // SIGNED_INT32
+    case 0x20:  // FLOAT
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+// ---- texture and surface objects
+struct ImageResource {  // CUDA 13.0 cuda.h: CUDA_RESOURCE_DESC
+  uint32_t type;
+  uint32_t flags;
+  uint64_t object;  // the handle of an array, or a device address
+  uint32_t format;
+  uint32_t n_channels;
+  uint64_t width;  // of linear memory: bytes
+  uint64_t height;
+  uint64_t pitch_bytes;
+};
+struct Sampler {  // CUDA_TEXTURE_DESC, plain data
+  uint32_t words[26];
+};
+struct ImageView {  // CUDA_RESOURCE_VIEW_DESC, plain data
+  uint32_t words[28];
+};
+struct TexObjectCreate {  // the reply to it, and to cuSurfObjectCreate: Value64
+  Handle context;
+  ImageResource resource;
+  Sampler sampler;
+  uint32_t has_view;
+  uint32_t reserved;
+  ImageView view;
+};
+struct SurfObjectCreate {
+  Handle context;
+  ImageResource resource;
+};
+struct ImageObject {
+  Handle context;
+  uint64_t object;
+};
+
+// ---- references
+struct ReferenceRef {  // cuTexRefCreate, cuTexRefGetBorderColor
+  Handle context;
+  Handle reference;
+};
+struct GetReference {  // followed by the name
+  Handle context;
+  Handle module;
+  Handle reference;
+  uint32_t name_bytes;
+  uint32_t reserved;
+};
+struct ReferenceAddress {  // the reply: Value64, the offset
+  Handle context;
+  Handle reference;
+  uint64_t address;
+  uint64_t bytes;
+  uint32_t wants_offset;
+  uint32_t reserved;
+};
+struct ReferenceAddress2D {
+  Handle context;
+  Handle reference;
+  uint64_t address;
+  uint64_t width;
+  uint64_t height;
+  uint64_t pitch_bytes;
+  uint32_t format;
+  uint32_t n_channels;
+};
+struct BorderColor {
+  float channels[4];
+};
+struct ReferenceColor {  // the reply to the getter: BorderColor
+  Handle context;
+  Handle reference;
+  BorderColor color;
+};
+
+// ---- tensor maps; the reply is TensorMap
+inline constexpr uint32_t MAX_TENSOR_RANK = 5;
+inline constexpr uint32_t MAX_TENSOR_CORNER = MAX_TENSOR_RANK - 2;
+struct TensorMap {  // CUDA 13.0 cuda.h: CUtensorMap
+  uint64_t words[16];
+};
+enum TensorArrays : uint32_t {  // those that the program gave
+  TENSOR_DIMS = 1,
+  TENSOR_STRIDES = 2,
+  TENSOR_STEPS = 4,
+  TENSOR_BOX = 8,
+  TENSOR_LOWER = 16,
+  TENSOR_UPPER = 32,
+};
+struct TensorMapEncode {
+  Handle context;
+  uint64_t address;
+  uint64_t dims[MAX_TENSOR_RANK];
+  uint64_t strides_bytes[MAX_TENSOR_RANK];
+  uint32_t steps[MAX_TENSOR_RANK];  // elementStrides
+  uint32_t box[MAX_TENSOR_RANK];
+  int32_t lower[MAX_TENSOR_CORNER];
+  int32_t upper[MAX_TENSOR_CORNER];
+  uint32_t given;  // TensorArrays
+  uint32_t rank;
+  uint32_t type;
+  uint32_t n_channels;
+  uint32_t n_pixels;
+  uint32_t interleave;
+  uint32_t mode;
+  uint32_t swizzle;
+  uint32_t promotion;
+  uint32_t fill;
+};
+static_assert(sizeof(TensorMapEncode) == 200);
+struct TensorMapReplace {
+  Handle context;
+  uint64_t address;
+  TensorMap map;
+};
+
+}  // namespace kvgpu::wire
