@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "address_space.h"
 #include "copies.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
@@ -75,9 +76,11 @@ CUresult find_operand(const Side& side, const Rows& rows, const Shape& shape, Op
   uint64_t bytes;
   if (!extent_bytes(rows, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   *found = operand(rows.address, bytes);
-  const bool wrong = side.type == CU_MEMORYTYPE_HOST
-                         ? found->is_device
-                         : side.type == CU_MEMORYTYPE_DEVICE && found->is_pageable();
+  // Device memory beyond its end, or that nobody has access to, is no host memory.
+  const bool is_of_host =
+      side.type == CU_MEMORYTYPE_UNIFIED && !is_reserved_for_devices(rows.address, 1);
+  const bool wrong =
+      side.type == CU_MEMORYTYPE_HOST ? found->is_device : found->is_pageable() && !is_of_host;
   return wrong ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -263,6 +266,7 @@ CUresult set_2d(wire::Op op, CUdeviceptr dst, size_t pitch_bytes, uint32_t value
   if (!extent_bytes({dst, pitch_bytes}, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   const Operand to = operand(dst, bytes);
   if (to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  ask_where_needed(enqueue, to, to);
   const wire::Memset2D body{0, 0, to.gpu_address, pitch_bytes, width, height, value, 0};
   if (const CUresult bad = enqueue.submit(op, body)) return bad;
   if (!to.sync_memops || wait_where_asked == Wait::NO) return CUDA_SUCCESS;

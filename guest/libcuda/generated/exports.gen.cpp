@@ -989,6 +989,59 @@ EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float* pMilliseconds, CUevent hSta
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::event_elapsed_time_v2(pMilliseconds, hStart, hEnd);
 }
+EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment,
+                                            CUdeviceptr addr, unsigned long long flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_address_reserve(ptr, size, alignment, addr, flags);
+}
+EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_address_free(ptr, size);
+}
+EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                                    const CUmemAllocationProp* prop, unsigned long long flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_create(handle, size, prop, flags);
+}
+EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_release(handle);
+}
+EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                                 CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_map(ptr, size, offset, handle, flags);
+}
+EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_unmap(ptr, size);
+}
+EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc,
+                                       size_t count) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_set_access(ptr, size, desc, count);
+}
+EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                       CUdeviceptr ptr) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_get_access(flags, location, ptr);
+}
+EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                    void* addr) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_retain_allocation_handle(handle, addr);
+}
+EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_get_allocation_properties_from_handle(prop, handle);
+}
+EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
+                                                      const CUmemAllocationProp* prop,
+                                                      CUmemAllocationGranularity_flags option) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_get_allocation_granularity(granularity, prop, option);
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::stream_begin_capture_v2(hStream, mode);

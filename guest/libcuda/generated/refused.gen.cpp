@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[290] = {
+const RefusedName REFUSED_NAMES[279] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -151,8 +151,6 @@ const RefusedName REFUSED_NAMES[290] = {
     {"cuLogsDumpToMemory", "the driver's log is the host's"},
     {"cuLogsRegisterCallback", "the driver's log is the host's"},
     {"cuLogsUnregisterCallback", "the driver's log is the host's"},
-    {"cuMemAddressFree", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemAddressReserve", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemAdvise", "managed memory is not served yet"},
     {"cuMemAdvise_v2", "managed memory is not served yet"},
     {"cuMemAlloc", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
@@ -161,7 +159,6 @@ const RefusedName REFUSED_NAMES[290] = {
      "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemBatchDecompressAsync", "this form of copy or memset is not served yet"},
     {"cuMemBatchDecompressAsync_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemCreate", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemDiscardAndPrefetchBatchAsync", "managed memory is not served yet"},
     {"cuMemDiscardAndPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemDiscardBatchAsync", "managed memory is not served yet"},
@@ -169,13 +166,8 @@ const RefusedName REFUSED_NAMES[290] = {
     {"cuMemExportToShareableHandle",
      "sharing memory or events between processes is not served yet"},
     {"cuMemFree", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAddressRange",
      "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAllocationGranularity",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemGetAllocationPropertiesFromHandle",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
     {"cuMemGetInfo", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
@@ -183,7 +175,6 @@ const RefusedName REFUSED_NAMES[290] = {
      "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemImportFromShareableHandle",
      "sharing memory or events between processes is not served yet"},
-    {"cuMemMap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemMapArrayAsync", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemMapArrayAsync_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemPoolExportPointer", "sharing memory or events between processes is not served yet"},
@@ -200,11 +191,6 @@ const RefusedName REFUSED_NAMES[290] = {
     {"cuMemPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemRangeGetAttribute", "managed memory is not served yet"},
     {"cuMemRangeGetAttributes", "managed memory is not served yet"},
-    {"cuMemRelease", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemRetainAllocationHandle",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemSetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemUnmap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemcpy2D", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpy2DAsync",
      "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
@@ -338,8 +324,8 @@ const RefusedName REFUSED_NAMES[290] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 290;
-std::atomic<uint64_t> refused_calls[290];
+const int N_REFUSED_NAMES = 279;
+std::atomic<uint64_t> refused_calls[279];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -468,167 +454,156 @@ EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(122); }
 EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(123); }
 EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(124); }
 EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(134); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(135); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(136); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(137); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(138); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(139); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(140); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(141); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(142); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(143); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(144); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(145); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(146); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(147); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(148); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(149); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(150); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(151); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(152); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(153); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(154); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(155); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(156); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(157); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(158); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(159); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(160); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(161); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(162); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(163); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(164); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(165); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(166); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(167); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(168); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(188); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(192); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(195); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(196); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(197); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(198); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(199); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(200); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(201); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(202); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(203); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(204); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(205); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(206); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(207); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(208); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(209); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(210); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(211); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(212); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(213); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(214); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(215); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(216); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(217); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(218); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(219); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(220); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(221); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(222); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(223); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(224); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(225); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(226); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(227); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(228); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(229); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(230); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(231); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(232); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(233); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(234); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(235); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(236); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(237); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(238); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(239); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(240); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(241); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(242); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(243); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(244); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(245); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(246); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(247); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(248); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(249); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(250); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(251); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(252); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(253); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(254); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(255); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(256); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(257); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(258); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(259); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(260); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(261); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(262); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(263); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(264); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(265); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(266); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(267); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(268); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(269); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(270); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(271); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(272); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(273); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(274); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(275); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(276); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(277); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(278); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(279); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(280); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(281); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(282); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(283); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(284); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(285); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(286); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(287); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(288); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(289); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(126); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(127); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(128); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(129); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(130); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(131); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(132); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(133); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(134); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(135); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(136); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(137); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(138); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(139); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(140); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(141); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(142); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(143); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(144); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(145); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(146); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(147); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(148); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(149); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(151); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(152); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(153); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(154); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(155); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(156); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(157); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(158); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(159); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(160); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(161); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(162); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(163); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(164); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(165); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(166); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(167); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(168); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(169); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(181); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(188); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(189); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(190); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(191); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(192); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(193); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(194); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(195); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(196); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(197); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(198); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(199); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(200); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(201); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(202); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(203); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(204); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(205); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(206); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(207); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(208); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(209); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(210); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(211); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(212); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(213); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(214); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(215); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(217); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(218); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(219); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(220); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(221); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(222); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(223); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(224); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(225); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(226); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(227); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(228); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(229); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(230); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(231); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(232); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(233); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(234); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(235); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(236); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(237); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(238); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(239); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(240); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(241); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(242); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(243); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(244); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(245); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(246); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(247); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(248); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(249); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(250); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(251); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(252); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(253); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(254); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(255); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(256); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(257); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(258); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(259); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(260); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(261); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(262); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(263); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(264); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(265); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(266); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(267); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(268); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(269); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(270); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(271); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(272); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(273); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(274); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(275); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(276); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(277); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(278); }

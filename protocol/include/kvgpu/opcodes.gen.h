@@ -155,6 +155,16 @@ enum class Op : uint16_t {
   cuDeviceGetGraphMemAttribute = 348,
   cuDeviceSetGraphMemAttribute = 349,
   cuDeviceGraphMemTrim = 350,
+  cuMemAddressReserve = 460,
+  cuMemAddressFree = 461,
+  cuMemCreate = 462,
+  cuMemRelease = 463,
+  cuMemMap = 464,
+  cuMemUnmap = 465,
+  cuMemSetAccess = 466,
+  cuMemGetAccess = 467,
+  cuMemRetainAllocationHandle = 468,
+  cuMemGetAllocationGranularity = 469,
 };
 
 // The minor version of the protocol that brought the record.
@@ -248,6 +258,17 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceSetGraphMemAttribute:
     case Op::cuDeviceGraphMemTrim:
       return 2;
+    case Op::cuMemAddressReserve:
+    case Op::cuMemAddressFree:
+    case Op::cuMemCreate:
+    case Op::cuMemRelease:
+    case Op::cuMemMap:
+    case Op::cuMemUnmap:
+    case Op::cuMemSetAccess:
+    case Op::cuMemGetAccess:
+    case Op::cuMemRetainAllocationHandle:
+    case Op::cuMemGetAllocationGranularity:
+      return 3;
     default:
       return 1;
   }
