@@ -71,6 +71,23 @@ void add_handle(const Session& session, const Task& task, wire::Handle handle, U
 
 }  // namespace
 
+namespace {
+
+// Of what else frees or waits for the whole context.
+bool leaves_work_alone(wire::Op op) {
+  switch (op) {
+    case wire::Op::cuGraphExecDestroy:  // no concern of others
+    case wire::Op::cuMemAddressFree:
+    case wire::Op::cuMemRelease:
+    case wire::Op::cuMemUnmap:  // the driver does not wait for work that still uses the memory
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 Uses uses_of(const Session& session, const Task& task) {
   Uses uses;
   for (size_t at = 0; at + sizeof(wire::Handle) <= task.body.size(); at += sizeof(wire::Handle)) {
@@ -79,9 +96,8 @@ Uses uses_of(const Session& session, const Task& task) {
     if (wire::handle_tagged(handle)) add_handle(session, task, handle, &uses);
   }
   if (task.stream != nullptr) add_legacy_order(session, task, &uses);
-  // What frees or waits for the whole context; a graph exec that goes is no concern of others.
   uses.after_all |= task.op->route == Route::BLOCK && task.op->runs_poisoned &&
-                    static_cast<wire::Op>(task.header.opcode) != wire::Op::cuGraphExecDestroy;
+                   !leaves_work_alone(static_cast<wire::Op>(task.header.opcode));
   return uses;
 }
 

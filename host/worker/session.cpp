@@ -28,19 +28,27 @@ Session* the_session = nullptr;
 thread_local uint64_t current_serial = 0;  // of the context that enter() has made current
 
 uint64_t bytes_of(uint64_t bytes) { return bytes; }
-template <typename Range>
-uint64_t bytes_of(const Range& range) {
-  return range.bytes;
-}
+uint64_t bytes_of(const Session::DeviceRange& range) { return range.bytes; }
+bool is_mapping(uint64_t) { return false; }
+bool is_mapping(const Session::DeviceRange& range) { return range.is_mapping; }
 
-// Is all of [address, address + len_bytes) inside one of the ranges (beginning -> bytes)?
+// Is all of [address, address + len_bytes) inside one of the ranges (beginning -> bytes), or in
+// mappings that adjoin?
 template <typename Ranges>
 bool covers(const Ranges& ranges, uint64_t address, uint64_t len_bytes) {
   const auto after = ranges.upper_bound(address);
   if (after == ranges.begin()) return false;
-  const auto& [begin, range] = *std::prev(after);
-  const uint64_t offset = address - begin, bytes = bytes_of(range);
-  return offset <= bytes && len_bytes <= bytes - offset;
+  for (auto at = std::prev(after);;) {
+    const uint64_t offset = address - at->first, bytes = bytes_of(at->second);
+    if (offset > bytes) return false;
+    if (len_bytes <= bytes - offset) return true;
+    address = at->first + bytes;
+    len_bytes -= bytes - offset;
+    const auto next = std::next(at);
+    if (next == ranges.end() || next->first != address) return false;
+    if (!is_mapping(at->second) || !is_mapping(next->second)) return false;
+    at = next;
+  }
 }
 
 }  // namespace
@@ -243,6 +251,27 @@ std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {
     return true;
   });
   return addresses;
+}
+
+void Session::add_mapping(uint64_t address, uint64_t bytes) {
+  add_device_range(address, {.bytes = bytes, .context = 0, .is_mapping = true});
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> Session::take_mappings(uint64_t address,
+                                                                  uint64_t bytes) {
+  std::vector<std::pair<uint64_t, uint64_t>> taken;
+  const std::lock_guard lock(device_ranges_mutex_);
+  auto at = device_ranges_.lower_bound(address);
+  while (at != device_ranges_.end() && at->first - address < bytes) {
+    const bool inside = at->second.bytes <= bytes - (at->first - address);
+    if (!at->second.is_mapping || !inside) {
+      ++at;
+      continue;
+    }
+    taken.emplace_back(at->first, at->second.bytes);
+    at = device_ranges_.erase(at);
+  }
+  return taken;
 }
 
 bool Session::is_guest_memory(uint64_t address, uint64_t len_bytes) const {

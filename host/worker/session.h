@@ -26,6 +26,7 @@
 #include "output.h"
 #include "poison.h"
 #include "task.h"
+#include "virtual_memory.h"
 #include "watcher.h"
 
 namespace kvgpu::worker {
@@ -75,6 +76,7 @@ class Session {
   Blobs blobs;
   Links links;
   Images images;
+  VirtualMemory virtual_memory;
   std::atomic<bool> ending{false};
   std::byte* const block;
   HostPage* const host_page;
@@ -121,12 +123,16 @@ class Session {
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
   struct DeviceRange {
     uint64_t bytes;
-    wire::Handle context;   // with which it goes; 0: none
-    bool of_graph = false;  // at its address for good, whether it is allocated just now or not
+    wire::Handle context;     // with which it goes; 0: none
+    bool of_graph = false;    // at its address for good, whether it is allocated just now or not
+    bool is_mapping = false;  // of cuMemMap: what adjoins is one piece of memory
   };
   void add_device_range(uint64_t address, const DeviceRange& range);
   DeviceRange remove_device_range(uint64_t address);  // 0 bytes: none; a graph's stays
   std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
+  void add_mapping(uint64_t address, uint64_t bytes);
+  // Those that lie in [address, address + bytes), with their sizes; they are forgotten.
+  std::vector<std::pair<uint64_t, uint64_t>> take_mappings(uint64_t address, uint64_t bytes);
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
 
   // Does [address, address + len) lie in the slab or in one extent?

@@ -61,6 +61,7 @@ def made(name: str, *arguments: Any, last: bool = False) -> Any:
 DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
 LOCATION = struct.pack("<II", 1, 0)  # device 0
 POOL = struct.pack("<II8s72x", 1, 0, LOCATION)  # of pinned allocations
+PHYSICAL = struct.pack("<II8sQ8x", 1, 0, LOCATION, 0)  # pinned memory of device 0
 
 
 class Scene:
@@ -99,6 +100,16 @@ class Scene:
 
     def pool(self) -> Any:
         return made("cuMemPoolCreate", POOL)
+
+    def physical(self) -> Any:
+        return made("cuMemCreate", ctypes.c_size_t(4096), PHYSICAL, ctypes.c_uint64(0))
+
+    def map_released(self) -> None:
+        """Map memory that the program has no handle of any more."""
+        none, length, memory = ctypes.c_uint64(0), ctypes.c_size_t(4096), self.physical()
+        self.mapped = made("cuMemAddressReserve", length, ctypes.c_size_t(0), none, none)
+        must("cuMemMap", self.mapped, length, ctypes.c_size_t(0), memory, none)
+        must("cuMemRelease", memory)
 
     def register(self) -> None:
         must("cuMemHostRegister_v2", self.buffer, ctypes.c_size_t(4096), 0)
@@ -189,6 +200,9 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUmemoryPool": lambda s: s.pool(),
     "const CUmemPoolProps *": lambda _: POOL,
     "CUmemLocation *": lambda _: LOCATION,
+    "const CUmemLocation *": lambda _: LOCATION,
+    "const CUmemAllocationProp *": lambda _: PHYSICAL,
+    "CUmemGenericAllocationHandle": lambda s: s.physical(),
     "const CUmemAccessDesc *": lambda _: LOCATION + struct.pack("<I", 3),
     "CUmemAllocationType": lambda _: 1,
     "CUmemPool_attribute": lambda _: 4,  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -254,6 +268,8 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
         for verb in ("Get", "Set")
     },
     ("cuMemPoolSetAccess", "count"): lambda _: ctypes.c_size_t(1),
+    ("cuMemSetAccess", "count"): lambda _: ctypes.c_size_t(1),
+    ("cuMemRetainAllocationHandle", "addr"): lambda s: s.mapped,
     ("cuPointerSetAttribute", "attribute"): lambda _: 6,  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
     ("cuPointerSetAttribute", "value"): lambda _: struct.pack("<I", 1),
     ("cuStreamSetAttribute", "value"): lambda _: struct.pack("<I64x", 1),
@@ -319,6 +335,7 @@ BEFORE: dict[str, Callable[[Scene], None]] = {
     **dict.fromkeys(("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"), Scene.create_context),
     **dict.fromkeys(("cuLaunchGrid", "cuLaunchGridAsync"), Scene.set_block_shape),
     "cuMemHostUnregister": Scene.register,
+    "cuMemRetainAllocationHandle": Scene.map_released,
     "cuDevicePrimaryCtxRetain": Scene.forget_context,
     **dict.fromkeys(("cuStreamEndCapture", *IN_CAPTURE), Scene.begin_capture),
 }

@@ -3,7 +3,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
 
 #include "kvgpu/layout.h"
 #include "log.h"
@@ -14,6 +18,8 @@ namespace {
 
 uint64_t window;
 std::array<bool, std::size(LOW_RANGES)> low_reserved;
+std::shared_mutex mutex;
+auto& others = *new std::map<uint64_t, uint64_t>;  // reserve_for_devices(): begin -> end
 
 bool reserve(uint64_t begin, uint64_t end) {
   constexpr int FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
@@ -28,6 +34,33 @@ bool reserve_window(uint64_t candidate) {
   const uint64_t begin = candidate - DEVICE_WINDOW_BYTES;
   const uint64_t end = candidate + SESSION_WINDOW_BYTES;
   return reserve(begin, end);
+}
+
+// Calls `visit` with each part of [begin, end) that was not reserved at the start, until it answers
+// false.
+template <typename Visit>
+bool each_other_part(uint64_t begin, uint64_t end, Visit visit) {
+  std::array<AddressRange, std::size(LOW_RANGES) + 1> reserved{};
+  std::ranges::copy(LOW_RANGES, reserved.begin());
+  for (size_t i = 0; i < std::size(LOW_RANGES); ++i) {
+    if (!low_reserved[i]) reserved[i] = {};
+  }
+  reserved.back() = {window - DEVICE_WINDOW_BYTES, window};
+  while (begin < end) {
+    uint64_t next = end;
+    bool inside = false;
+    for (const AddressRange& range : reserved) {
+      if (begin >= range.begin && begin < range.end) {
+        next = std::min(end, range.end);
+        inside = true;
+        break;
+      }
+      if (begin < range.begin) next = std::min(next, range.begin);
+    }
+    if (!inside && !visit(begin, next)) return false;
+    begin = next;
+  }
+  return true;
 }
 
 // When the library is loaded: the earlier, the emptier the address space.
@@ -57,7 +90,33 @@ bool is_reserved_for_devices(uint64_t address, uint64_t len_bytes) {
   for (size_t i = 0; i < std::size(LOW_RANGES); ++i) {
     if (low_reserved[i] && inside(LOW_RANGES[i].begin, LOW_RANGES[i].end)) return true;
   }
-  return window != 0 && inside(window - DEVICE_WINDOW_BYTES, window);
+  if (window != 0 && inside(window - DEVICE_WINDOW_BYTES, window)) return true;
+  const std::shared_lock lock(mutex);
+  return std::ranges::any_of(others,
+                             [&](const auto& range) { return inside(range.first, range.second); });
+}
+
+bool reserve_for_devices(uint64_t address, uint64_t len_bytes) {
+  const std::unique_lock lock(mutex);
+  std::map<uint64_t, uint64_t> made;
+  const bool done =
+      each_other_part(address, address + len_bytes, [&](uint64_t begin, uint64_t end) {
+        return reserve(begin, end) && made.emplace(begin, end).second;
+      });
+  if (done) {
+    others.merge(made);
+  } else {
+    for (const auto& [begin, end] : made) munmap(reinterpret_cast<void*>(begin), end - begin);
+  }
+  return done;
+}
+
+void unreserve_for_devices(uint64_t address, uint64_t len_bytes) {
+  const std::unique_lock lock(mutex);
+  (void)each_other_part(address, address + len_bytes, [](uint64_t begin, uint64_t end) {
+    if (others.erase(begin) != 0) munmap(reinterpret_cast<void*>(begin), end - begin);
+    return true;
+  });
 }
 
 bool map_region(int fd, uint64_t region_off, uint64_t len_bytes) {

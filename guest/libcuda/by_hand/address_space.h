@@ -13,6 +13,11 @@ uint64_t reserve_address_space();
 // Is the range inside of what was reserved for device memory?
 bool is_reserved_for_devices(uint64_t address, uint64_t len_bytes);
 
+// The driver may reserve addresses for the program elsewhere: keeps them free here, too. False:
+// something else is there.
+[[nodiscard]] bool reserve_for_devices(uint64_t address, uint64_t len_bytes);
+void unreserve_for_devices(uint64_t address, uint64_t len_bytes);
+
 // Maps `len_bytes` of the region at window + offset. False with errno set.
 bool map_region(int fd, uint64_t region_off, uint64_t len_bytes);
 

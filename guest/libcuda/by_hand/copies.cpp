@@ -18,6 +18,13 @@ namespace kvgpu::guest {
 Operand operand(uint64_t address, uint64_t bytes) {
   const auto range = memory_map().find(address, bytes);
   if (!range) return {address};
+  if (range->kind == MemoryKind::VIRTUAL) {
+    // Nobody has access: then it is nothing that could be copied.
+    if (range->readable == 0) return {.address = address, .may_be_refused = true};
+    const Context* const context = current_context();
+    const bool all = context != nullptr && (range->writable >> context->device & 1) != 0;
+    return {address, address, true, false, range->sync_memops, !all};
+  }
   const uint64_t gpu_address = range->gpu_address(address, bytes);
   return {address, gpu_address, !range->is_host(), gpu_address == 0, range->sync_memops};
 }
@@ -124,6 +131,7 @@ CUresult copy_htod(CUdeviceptr dst, const void* src, size_t bytes, CUstream stre
   if (bytes == 0) return CUDA_SUCCESS;
   const Operand to = operand(dst, bytes), from = operand(reinterpret_cast<uint64_t>(src), bytes);
   if (src == nullptr || from.is_device || to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  ask_where_needed(enqueue, to, from);
   if (!from.is_pageable()) {
     const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
     return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, body, wait);
@@ -140,6 +148,7 @@ CUresult copy_dtoh(void* dst, CUdeviceptr src, size_t bytes, CUstream stream, Wa
   if (bytes == 0) return CUDA_SUCCESS;
   const Operand to = operand(reinterpret_cast<uint64_t>(dst), bytes), from = operand(src, bytes);
   if (dst == nullptr || to.is_device || from.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  ask_where_needed(enqueue, to, from);
   if (!to.is_pageable()) {
     const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
     return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, body, wait);
@@ -155,6 +164,7 @@ CUresult copy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stre
   if (bytes == 0) return CUDA_SUCCESS;
   const Operand to = operand(dst, bytes), from = operand(src, bytes);
   if (to.is_pageable() || from.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  ask_where_needed(enqueue, to, from);
   // CUDA 13.0 cuda.h, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: of the synchronous forms.
   const bool asked = to.sync_memops || from.sync_memops;
   const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
@@ -202,6 +212,7 @@ CUresult set(wire::Op op, CUdeviceptr dst, uint32_t value, size_t n, size_t elem
   if (dst % element_bytes != 0 || n > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
   const Operand to = operand(dst, n * element_bytes);
   if (to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  ask_where_needed(enqueue, to, to);
   return copy_in_place(enqueue, op, wire::Memset{0, 0, to.gpu_address, n, value, 0},
                        to.sync_memops ? wait_where_asked : Wait::NO);
 }

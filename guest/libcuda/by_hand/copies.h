@@ -21,10 +21,16 @@ struct Operand {
   // read by then must be there before its bytes are touched.
   bool is_staged = false;
   bool sync_memops = false;
+  bool may_be_refused = false;  // the device has not all access to it
 
   bool is_pageable() const { return gpu_address == 0; }
 };
 Operand operand(uint64_t address, uint64_t bytes);
+
+// Of memory that the device may have no access to the driver's own answer is wanted.
+inline void ask_where_needed(const Enqueue& enqueue, const Operand& to, const Operand& from) {
+  if (to.may_be_refused || from.may_be_refused) enqueue.ask_driver();
+}
 
 // Has this number been reached; delivers the device's output where images print.
 CUresult wait_for(const Enqueue& enqueue, uint64_t number);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies and sets of rows: 2D, and 3D. Where a side is pageable, one plane after another goes
 // through the slab, in tiles of rows.
+#include "address_space.h"
 #include "copy_boxes.h"
 #include "copy_tiles.h"
 #include "generated/api.gen.h"
@@ -44,9 +45,11 @@ CUresult find_operand(const wire::MemcpySide& side, const Rows& rows, const Shap
   uint64_t bytes;
   if (!extent_bytes(rows, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   *found = operand(rows.address, bytes);
-  const bool wrong = side.type == CU_MEMORYTYPE_HOST
-                         ? found->is_device
-                         : side.type == CU_MEMORYTYPE_DEVICE && found->is_pageable();
+  // Device memory beyond its end, or that nobody has access to, is no host memory.
+  const bool is_of_host =
+      side.type == CU_MEMORYTYPE_UNIFIED && !is_reserved_for_devices(rows.address, 1);
+  const bool wrong =
+      side.type == CU_MEMORYTYPE_HOST ? found->is_device : found->is_pageable() && !is_of_host;
   return wrong ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -177,6 +180,7 @@ CUresult set_2d(wire::Op op, CUdeviceptr dst, size_t pitch_bytes, uint32_t value
   if (!extent_bytes({dst, pitch_bytes}, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   const Operand to = operand(dst, bytes);
   if (to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  ask_where_needed(enqueue, to, to);
   const wire::Memset2D body{0, 0, to.gpu_address, pitch_bytes, width, height, value, 0};
   if (const CUresult bad = enqueue.submit(op, body)) return bad;
   if (!to.sync_memops || wait_where_asked == Wait::NO) return CUDA_SUCCESS;

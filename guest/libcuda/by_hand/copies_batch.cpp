@@ -44,6 +44,7 @@ CUresult copy_during_call(const Enqueue& enqueue, CUstream stream, CUdeviceptr d
   const Operand to = operand(dst, bytes), from = operand(src, bytes);
   if (from.is_pageable() && to.is_device) return memcpy_async(dst, src, bytes, stream);
   if (!from.is_device && to.is_device) {
+    ask_where_needed(enqueue, to, from);
     return stage_to_device(enqueue, to.gpu_address, reinterpret_cast<const std::byte*>(src), bytes);
   }
   if (const CUresult bad = memcpy_async(dst, src, bytes, stream)) return bad;

@@ -6,6 +6,9 @@
 
 namespace kvgpu::guest {
 
+// The number that, once reached, says that all work given to the stream so far is done.
+CUresult mark_stream(Stream& stream, uint64_t* number);
+
 class Enqueue {
  public:
   explicit Enqueue(CUstream stream) : call_(CaptureRule::ALLOWED) {
@@ -19,12 +22,15 @@ class Enqueue {
   const Call& call() const { return call_; }
   Capture* capture() const { return stream_->capture.load(std::memory_order_acquire); }
 
+  // Whether this may be done is the driver's to say: from here on nothing is fire and forget.
+  void ask_driver() const { asks_ = true; }
+
   // Fire and forget; on a capturing stream, or where the caller wants to know, with a reply.
   template <typename Body, typename... Parts>
   CUresult submit(wire::Op op, Body body, Parts... parts) const {
     body.stream = stream_->handle;
     body.mark = 0;
-    if (capture() != nullptr) return submit_and_ask(op, body, parts...);
+    if (asks_ || capture() != nullptr) return submit_and_ask(op, body, parts...);
     const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return result;
@@ -40,6 +46,10 @@ class Enqueue {
   // With a progress number, for streams that do not capture.
   template <typename Body, typename... Parts>
   CUresult submit_marked(wire::Op op, Body body, uint64_t* number, Parts... parts) const {
+    if (asks_) {
+      const CUresult bad = submit_and_ask(op, body, parts...);
+      return bad != CUDA_SUCCESS ? bad : mark_stream(*stream_, number);
+    }
     const std::lock_guard lock(stream_->mark_mutex);
     stream_->dirty.store(false, std::memory_order_release);
     *number = stream_->issued.load(std::memory_order_relaxed) + 1;
@@ -60,11 +70,11 @@ class Enqueue {
   Call call_;
   Stream* stream_ = nullptr;
   CUresult status_ = CUDA_SUCCESS;
+  mutable bool asks_ = false;
 };
 
-// The number that, once reached, says that all work given to the stream so far is done.
-CUresult mark_stream(Stream& stream, uint64_t* number);
-// The same of work that the driver has: a deferred error is left for a later call to return.
+// Like mark_stream(), of work that the driver has: a deferred error is left for a later call to
+// return.
 CUresult mark_given_work(Stream& stream, uint64_t* number);
 
 // The numbers that, once reached, say the same for all that a synchronisation of the stream waits

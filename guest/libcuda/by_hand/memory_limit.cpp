@@ -7,13 +7,14 @@
 #include "kvgpu/plain_calls.gen.h"
 #include "memory_map.h"
 #include "settings.h"
+#include "virtual_memory.h"
 
 namespace kvgpu::guest {
 
 namespace {
 
 uint64_t left_bytes(int device, uint64_t limit_bytes) {
-  uint64_t used_bytes = memory_map().device_bytes(device);
+  uint64_t used_bytes = memory_map().device_bytes(device) + physical_bytes(device);
   for (const wire::Handle handle : tables().arrays.handles()) {
     const Array* const array = tables().arrays.find(handle);
     if (array != nullptr && array->context->device == device) used_bytes += array->bytes;
@@ -23,12 +24,12 @@ uint64_t left_bytes(int device, uint64_t limit_bytes) {
 
 }  // namespace
 
-Allowance::Allowance(const Call& call, uint64_t bytes) {
+Allowance::Allowance(int device, uint64_t bytes) {
   const uint64_t limit_bytes = memory_limit_bytes();
   if (limit_bytes == 0) return;
   static auto& mutex = *new std::mutex;
   lock_ = std::unique_lock(mutex);
-  if (bytes > left_bytes(call.device(), limit_bytes)) status_ = CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > left_bytes(device, limit_bytes)) status_ = CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult mem_get_info_v2(size_t* free, size_t* total) {

@@ -12,7 +12,8 @@ namespace kvgpu::guest {
 // where there is no limit.
 class Allowance {
  public:
-  Allowance(const Call& call, uint64_t bytes);
+  Allowance(const Call& call, uint64_t bytes) : Allowance(call.device(), bytes) {}
+  Allowance(int device, uint64_t bytes);
   CUresult status() const { return status_; }
 
  private:

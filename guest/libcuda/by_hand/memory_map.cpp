@@ -24,16 +24,46 @@ void MemoryMap::add(MemoryRange range) {
   ranges_[range.begin] = range;
 }
 
+void MemoryMap::add(const Reservation& reservation) {
+  const std::unique_lock lock(mutex_);
+  reservations_[reservation.begin] = reservation.bytes;
+}
+
+void MemoryMap::remove_reservation(uint64_t begin) {
+  const std::unique_lock lock(mutex_);
+  reservations_.erase(begin);
+}
+
+std::optional<Reservation> MemoryMap::find_reservation(uint64_t address) const {
+  const std::shared_lock lock(mutex_);
+  const auto after = reservations_.upper_bound(address);
+  if (after == reservations_.begin()) return std::nullopt;
+  const auto& [begin, bytes] = *std::prev(after);
+  if (address - begin >= bytes) return std::nullopt;
+  return Reservation{begin, bytes};
+}
+
 std::optional<MemoryRange> MemoryMap::find(uint64_t address) const { return find(address, 1); }
 
 std::optional<MemoryRange> MemoryMap::find(uint64_t address, uint64_t bytes) const {
   const std::shared_lock lock(mutex_);
-  const auto after = ranges_.upper_bound(address);
-  if (after == ranges_.begin()) return std::nullopt;
-  const MemoryRange& range = std::prev(after)->second;
-  const uint64_t offset = address - range.begin;
-  if (offset >= range.bytes || bytes > range.bytes - offset) return std::nullopt;
-  return range;
+  auto at = ranges_.upper_bound(address);
+  if (at == ranges_.begin()) return std::nullopt;
+  --at;
+  MemoryRange found = at->second;
+  if (address - found.begin >= found.bytes) return std::nullopt;
+  uint64_t covered_bytes = found.begin + found.bytes - address;
+  while (bytes > covered_bytes) {
+    const uint64_t end = at->first + at->second.bytes;
+    if (++at == ranges_.end() || at->first != end || found.kind != MemoryKind::VIRTUAL ||
+        at->second.kind != MemoryKind::VIRTUAL) {
+      return std::nullopt;
+    }
+    found.readable &= at->second.readable;
+    found.writable &= at->second.writable;
+    covered_bytes += at->second.bytes;
+  }
+  return found;
 }
 
 std::optional<uint64_t> MemoryMap::address_of(uint64_t gpu_address) const {
@@ -65,6 +95,35 @@ uint64_t MemoryMap::device_bytes(int device) const {
   return sum;
 }
 
+void MemoryMap::set_access(uint64_t address, uint64_t bytes, int device, CUmemAccess_flags flags) {
+  const std::unique_lock lock(mutex_);
+  const uint32_t bit = 1u << device;
+  for (auto at = ranges_.lower_bound(address); at != ranges_.end() && at->first - address < bytes;
+       ++at) {
+    if (at->second.kind != MemoryKind::VIRTUAL) continue;
+    MemoryRange& range = at->second;
+    const bool reads = flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const bool writes = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    range.readable = (range.readable & ~bit) | (reads ? bit : 0);
+    range.writable = (range.writable & ~bit) | (writes ? bit : 0);
+  }
+}
+
+std::vector<MemoryRange> MemoryMap::take_mappings(uint64_t address, uint64_t bytes) {
+  const std::unique_lock lock(mutex_);
+  std::vector<MemoryRange> taken;
+  auto at = ranges_.lower_bound(address);
+  while (at != ranges_.end() && at->first - address < bytes) {
+    if (at->second.kind != MemoryKind::VIRTUAL) {
+      ++at;
+      continue;
+    }
+    taken.push_back(at->second);
+    at = ranges_.erase(at);
+  }
+  return taken;
+}
+
 void MemoryMap::set_sync_memops(uint64_t address, bool on) {
   const std::unique_lock lock(mutex_);
   const auto after = ranges_.upper_bound(address);
@@ -86,7 +145,8 @@ std::vector<MemoryRange> MemoryMap::take_context(const Context& context) {
   const std::unique_lock lock(mutex_);
   std::vector<MemoryRange> taken;
   std::erase_if(ranges_, [&](const auto& item) {
-    if (item.second.context != &context) return false;
+    // Mappings belong to no context.
+    if (item.second.context != &context || item.second.kind == MemoryKind::VIRTUAL) return false;
     taken.push_back(item.second);
     return true;
   });

@@ -14,10 +14,11 @@ namespace kvgpu::guest {
 
 enum class MemoryKind {
   DEVICE,
-  POOL,    // of cuMemAllocAsync
-  GLOBAL,  // of a module
-  GRAPH,   // of a node: at its address for good, whether it is allocated just now or not
-  PINNED,  // of cuMemHostAlloc
+  POOL,     // of cuMemAllocAsync
+  GLOBAL,   // of a module
+  GRAPH,    // of a node: at its address for good, whether it is allocated just now or not
+  VIRTUAL,  // of cuMemMap: what adjoins is one piece of memory
+  PINNED,   // of cuMemHostAlloc
   REGISTERED,
   ALIAS,  // where the GPU, and this process a second time, sees what REGISTERED moved
 };
@@ -32,6 +33,10 @@ struct MemoryRange {
   wire::Handle module = 0;
   wire::Handle pool = 0;  // 0: the device's default pool
   bool sync_memops = false;
+  uint32_t handle_types = 0;  // CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
+  // VIRTUAL: what is mapped, and the devices (a bit each) that have been given access.
+  uint64_t physical = 0;
+  uint32_t readable = 0, writable = 0;
   // Host memory: the part that the GPU reaches, and where; the rest goes through the slab. Of an
   // ALIAS: the program's own addresses.
   uint64_t reached_begin = 0;
@@ -50,16 +55,28 @@ struct MemoryRange {
   }
 };
 
+struct Reservation {  // of cuMemAddressReserve
+  uint64_t begin = 0;
+  uint64_t bytes = 0;
+};
+
 class MemoryMap {
  public:
+  void add(const Reservation& reservation);
+  void remove_reservation(uint64_t begin);
+  std::optional<Reservation> find_reservation(uint64_t address) const;
   void add(MemoryRange range);
   std::optional<MemoryRange> find(uint64_t address) const;
-  // The range that holds all of [address, address + bytes).
+  // The range that holds all of [address, address + bytes). Where several mappings that adjoin do:
+  // the first one, with the access that there is to all.
   std::optional<MemoryRange> find(uint64_t address, uint64_t bytes) const;
   // The program's address of what the GPU finds at `gpu_address` in registered memory.
   std::optional<uint64_t> address_of(uint64_t gpu_address) const;
   // Only where `address` is the beginning of a range of this kind.
   std::optional<MemoryRange> remove(uint64_t address, MemoryKind kind);
+  // Of mappings in [address, address + bytes).
+  void set_access(uint64_t address, uint64_t bytes, int device, CUmemAccess_flags flags);
+  std::vector<MemoryRange> take_mappings(uint64_t address, uint64_t bytes);
   void set_sync_memops(uint64_t address, bool on);
   // Is any part of [address, address + bytes) in a range?
   bool overlaps(uint64_t address, uint64_t bytes) const;
@@ -71,6 +88,7 @@ class MemoryMap {
  private:
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, MemoryRange> ranges_;
+  std::map<uint64_t, uint64_t> reservations_;  // begin -> bytes
   uint64_t next_buffer_id_ = 1;
   bool any_of_graphs_ = false;
 };

@@ -15,13 +15,20 @@ namespace {
 // Of device memory, which the driver knows by the same address.
 CUresult ask_driver(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
                     uint64_t address) {
-  const Call call(CaptureRule::ALLOWED, range.context);
+  const bool is_of_context = range.kind != MemoryKind::VIRTUAL;
+  const Call call(CaptureRule::ALLOWED, is_of_context ? range.context : nullptr,
+                  is_of_context ? ContextRule::NEEDED : ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::PointerInfo body{call.context(), address, static_cast<uint32_t>(attribute), 0};
   wire::Value64 out;
   const CUresult result = call.sync(wire::Op::POINTER_INFO, body, &out);
   *value = out.value;
   return result;
+}
+
+// A pool is its device's, and so is what is mapped.
+bool is_of_no_context(MemoryKind kind) {
+  return kind == MemoryKind::POOL || kind == MemoryKind::GRAPH || kind == MemoryKind::VIRTUAL;
 }
 
 uint64_t pool_of(const MemoryRange& range) {
@@ -49,6 +56,24 @@ size_t attribute_bytes(CUpointer_attribute attribute) {
   }
 }
 
+// Of addresses where nothing may be mapped.
+CUresult read_reservation(uint64_t* value, CUpointer_attribute attribute,
+                          const Reservation& reservation) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *value = reservation.begin;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *value = reservation.bytes;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *value = 0;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
 // One attribute of a pointer that is CUDA memory, as a number.
 CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
                         uint64_t address) {
@@ -58,10 +83,8 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
   };
   const bool alias = range.kind == MemoryKind::ALIAS;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:  // a pool is its device's, no context's
-      return put(range.kind == MemoryKind::POOL || range.kind == MemoryKind::GRAPH
-                     ? 0
-                     : range.context->handle);
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(is_of_no_context(range.kind) ? 0 : range.context->handle);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
@@ -80,9 +103,11 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put(static_cast<uint32_t>(range.context->device));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return put(range.begin);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put(range.bytes);
+      if (const auto reservation = memory_map().find_reservation(address)) {
+        return read_reservation(value, attribute, *reservation);
+      }
+      return put(attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ? range.bytes : range.begin);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(1);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -90,9 +115,10 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     // Not served, so not to be had: managed memory, sharing with other processes, GPUDirect RDMA.
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(0);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return put(range.handle_types);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       if (range.is_host()) return put(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
       return ask_driver(value, attribute, range, address);
@@ -136,9 +162,11 @@ bool attribute_of_foreign(uint64_t* value, CUpointer_attribute attribute, uint64
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto range = memory_map().find(ptr);
-  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  const auto reservation = range ? std::nullopt : memory_map().find_reservation(ptr);
+  if (!range && !reservation) return CUDA_ERROR_INVALID_VALUE;
   uint64_t value = 0;
-  const CUresult result = read_attribute(&value, attribute, *range, ptr);
+  const CUresult result = range ? read_attribute(&value, attribute, *range, ptr)
+                                : read_reservation(&value, attribute, *reservation);
   if (result == CUDA_SUCCESS) std::memcpy(data, &value, attribute_bytes(attribute));
   return result;
 }

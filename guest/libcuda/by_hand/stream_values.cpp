@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "copies.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "memory_map.h"
@@ -20,6 +21,8 @@ CUresult value_operation(wire::Op op, CUstream stream, CUdeviceptr address, Valu
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if ((flags & ~known_flags) != 0 || address % sizeof value != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!memory_map().find(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  const Operand at = operand(address, sizeof value);
+  ask_where_needed(enqueue, at, at);
   const wire::StreamValue body{0, 0, address, value, flags, 0};
   // Not every device can do what a flag asks for.
   return flags == 0 ? enqueue.submit(op, body) : enqueue.submit_and_ask(op, body);

@@ -310,6 +310,22 @@ CUresult event_query(CUevent hEvent);
 CUresult event_synchronize(CUevent hEvent);
 CUresult event_elapsed_time(float* pMilliseconds, CUevent hStart, CUevent hEnd);
 CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd);
+CUresult mem_address_reserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags);
+CUresult mem_address_free(CUdeviceptr ptr, size_t size);
+CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t size,
+                    const CUmemAllocationProp* prop, unsigned long long flags);
+CUresult mem_release(CUmemGenericAllocationHandle handle);
+CUresult mem_map(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                 unsigned long long flags);
+CUresult mem_unmap(CUdeviceptr ptr, size_t size);
+CUresult mem_set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count);
+CUresult mem_get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr);
+CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void* addr);
+CUresult mem_get_allocation_properties_from_handle(CUmemAllocationProp* prop,
+                                                   CUmemGenericAllocationHandle handle);
+CUresult mem_get_allocation_granularity(size_t* granularity, const CUmemAllocationProp* prop,
+                                        CUmemAllocationGranularity_flags option);
 CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode);
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph);
 CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureStatus);

@@ -2424,6 +2424,128 @@ EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float* pMilliseconds, CUevent hSta
       },
       pMilliseconds, hStart, hEnd);
 }
+EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment,
+                                            CUdeviceptr addr, unsigned long long flags) {
+  static constinit guest::TracedEntry entry{"cuMemAddressReserve", "sync",
+                                            "ptr size alignment addr flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_address_reserve(ptr, size, alignment, addr, flags);
+      },
+      ptr, size, alignment, addr, flags);
+}
+EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  static constinit guest::TracedEntry entry{"cuMemAddressFree", "sync", "ptr size"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_address_free(ptr, size);
+      },
+      ptr, size);
+}
+EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                                    const CUmemAllocationProp* prop, unsigned long long flags) {
+  static constinit guest::TracedEntry entry{"cuMemCreate", "sync", "handle size prop flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_create(handle, size, prop, flags);
+      },
+      handle, size, prop, flags);
+}
+EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  static constinit guest::TracedEntry entry{"cuMemRelease", "sync", "handle"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_release(handle);
+      },
+      handle);
+}
+EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                                 CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  static constinit guest::TracedEntry entry{"cuMemMap", "sync", "ptr size offset handle flags"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_map(ptr, size, offset, handle, flags);
+      },
+      ptr, size, offset, handle, flags);
+}
+EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  static constinit guest::TracedEntry entry{"cuMemUnmap", "sync", "ptr size"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_unmap(ptr, size);
+      },
+      ptr, size);
+}
+EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc,
+                                       size_t count) {
+  static constinit guest::TracedEntry entry{"cuMemSetAccess", "sync", "ptr size desc count"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_set_access(ptr, size, desc, count);
+      },
+      ptr, size, desc, count);
+}
+EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                       CUdeviceptr ptr) {
+  static constinit guest::TracedEntry entry{"cuMemGetAccess", "sync", "flags location ptr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_access(flags, location, ptr);
+      },
+      flags, location, ptr);
+}
+EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                    void* addr) {
+  static constinit guest::TracedEntry entry{"cuMemRetainAllocationHandle", "sync", "handle addr"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_retain_allocation_handle(handle, addr);
+      },
+      handle, addr);
+}
+EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  static constinit guest::TracedEntry entry{"cuMemGetAllocationPropertiesFromHandle", "local",
+                                            "prop handle"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_allocation_properties_from_handle(prop, handle);
+      },
+      prop, handle);
+}
+EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
+                                                      const CUmemAllocationProp* prop,
+                                                      CUmemAllocationGranularity_flags option) {
+  static constinit guest::TracedEntry entry{"cuMemGetAllocationGranularity", "sync",
+                                            "granularity prop option"};
+  return guest::traced(
+      entry,
+      [&] {
+        if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+        return guest::mem_get_allocation_granularity(granularity, prop, option);
+      },
+      granularity, prop, option);
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   static constinit guest::TracedEntry entry{"cuStreamBeginCapture_v2", "sync", "hStream mode"};
   return guest::traced(

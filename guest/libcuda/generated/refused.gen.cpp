@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[217] = {
+const RefusedName REFUSED_NAMES[206] = {
     {"cuArray3DCreate",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuArray3DGetDescriptor",
@@ -146,8 +146,6 @@ const RefusedName REFUSED_NAMES[217] = {
     {"cuLogsDumpToMemory", "the driver's log is the host's"},
     {"cuLogsRegisterCallback", "the driver's log is the host's"},
     {"cuLogsUnregisterCallback", "the driver's log is the host's"},
-    {"cuMemAddressFree", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemAddressReserve", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemAdvise", "managed memory is not served yet"},
     {"cuMemAdvise_v2", "managed memory is not served yet"},
     {"cuMemAlloc",
@@ -157,7 +155,6 @@ const RefusedName REFUSED_NAMES[217] = {
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemBatchDecompressAsync", "this form of copy or memset is not served yet"},
     {"cuMemBatchDecompressAsync_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemCreate", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemDiscardAndPrefetchBatchAsync", "managed memory is not served yet"},
     {"cuMemDiscardAndPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemDiscardBatchAsync", "managed memory is not served yet"},
@@ -166,13 +163,8 @@ const RefusedName REFUSED_NAMES[217] = {
      "sharing memory or events between processes is not served yet"},
     {"cuMemFree",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAddressRange",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAllocationGranularity",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemGetAllocationPropertiesFromHandle",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
     {"cuMemGetInfo",
@@ -181,7 +173,6 @@ const RefusedName REFUSED_NAMES[217] = {
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemImportFromShareableHandle",
      "sharing memory or events between processes is not served yet"},
-    {"cuMemMap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemMapArrayAsync", "arrays whose memory is mapped later are not served"},
     {"cuMemMapArrayAsync_ptsz", "arrays whose memory is mapped later are not served"},
     {"cuMemPoolExportPointer", "sharing memory or events between processes is not served yet"},
@@ -198,11 +189,6 @@ const RefusedName REFUSED_NAMES[217] = {
     {"cuMemPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemRangeGetAttribute", "managed memory is not served yet"},
     {"cuMemRangeGetAttributes", "managed memory is not served yet"},
-    {"cuMemRelease", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemRetainAllocationHandle",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemSetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemUnmap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemcpy2D",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpy2DAsync",
@@ -291,8 +277,8 @@ const RefusedName REFUSED_NAMES[217] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 217;
-std::atomic<uint64_t> refused_calls[217];
+const int N_REFUSED_NAMES = 206;
+std::atomic<uint64_t> refused_calls[206];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -412,103 +398,92 @@ EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(113); }
 EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(114); }
 EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(115); }
 EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(116); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(117); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(118); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(119); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(120); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(121); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(122); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(123); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(124); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(134); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(135); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(136); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(137); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(138); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(139); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(140); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(141); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(142); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(143); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(144); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(145); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(146); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(147); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(148); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(149); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(150); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(151); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(152); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(153); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(154); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(155); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(156); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(157); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(158); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(159); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(160); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(161); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(162); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(163); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(164); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(165); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(166); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(167); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(168); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(188); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(192); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(195); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(196); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(197); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(198); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(199); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(200); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(201); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(202); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(203); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(204); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(205); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(206); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(207); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(208); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(209); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(210); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(211); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(212); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(213); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(214); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(215); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(117); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(118); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(119); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(120); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(121); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(122); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(123); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(124); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(125); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(126); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(127); }
+EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(128); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(129); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(130); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(131); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(132); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(133); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(134); }
+EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(135); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(136); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(137); }
+EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(138); }
+EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(139); }
+EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(140); }
+EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(141); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(142); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(143); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(144); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(145); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(146); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(147); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(148); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(149); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(151); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(152); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(153); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(154); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(155); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(156); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(157); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(158); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(159); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(160); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(161); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(162); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(163); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(164); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(165); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(166); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(167); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(168); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(169); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(181); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(188); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(189); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(190); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(191); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(192); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(193); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(194); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(195); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(196); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(197); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(198); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(199); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(200); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(201); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(202); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(203); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(204); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(205); }

@@ -207,6 +207,16 @@ enum class Op : uint16_t {
   cuTensorMapEncodeIm2col = 409,
   cuTensorMapEncodeIm2colWide = 410,
   cuTensorMapReplaceAddress = 411,
+  cuMemAddressReserve = 460,
+  cuMemAddressFree = 461,
+  cuMemCreate = 462,
+  cuMemRelease = 463,
+  cuMemMap = 464,
+  cuMemUnmap = 465,
+  cuMemSetAccess = 466,
+  cuMemGetAccess = 467,
+  cuMemRetainAllocationHandle = 468,
+  cuMemGetAllocationGranularity = 469,
   FLOOR_PLAN = 660,
 };
 
@@ -300,6 +310,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceGetGraphMemAttribute:
     case Op::cuDeviceSetGraphMemAttribute:
     case Op::cuDeviceGraphMemTrim:
+      return 2;
     case Op::cuMemcpy3DAsync_v2:
     case Op::cuArray3DCreate_v2:
     case Op::cuArrayDestroy:
@@ -352,8 +363,18 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuTensorMapEncodeIm2col:
     case Op::cuTensorMapEncodeIm2colWide:
     case Op::cuTensorMapReplaceAddress:
+    case Op::cuMemAddressReserve:
+    case Op::cuMemAddressFree:
+    case Op::cuMemCreate:
+    case Op::cuMemRelease:
+    case Op::cuMemMap:
+    case Op::cuMemUnmap:
+    case Op::cuMemSetAccess:
+    case Op::cuMemGetAccess:
+    case Op::cuMemRetainAllocationHandle:
+    case Op::cuMemGetAllocationGranularity:
     case Op::FLOOR_PLAN:
-      return 2;
+      return 3;
     default:
       return 1;
   }

@@ -2,7 +2,11 @@
 // Virtual memory management: reservations, physical memory, mappings and access.
 #include "virtual_memory.h"
 
+#include <sys/mman.h>
+
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 namespace {
 
@@ -76,7 +80,7 @@ std::vector<int> read_ints(CUdeviceptr at, size_t n) {
   return values;
 }
 
-TEST_CASE("virtual memory, beyond kvgpu: one allocation at two addresses") {
+TEST_CASE("virtual memory: one allocation at two addresses") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   CHECK(bytes % (64 << 10) == 0);
@@ -104,7 +108,7 @@ TEST_CASE("virtual memory, beyond kvgpu: one allocation at two addresses") {
   CU(cuMemRelease(again));
 }
 
-TEST_CASE("virtual memory, beyond kvgpu: what spans adjacent mappings") {
+TEST_CASE("virtual memory: what spans adjacent mappings") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   const Addresses addresses(4 * bytes);
@@ -129,7 +133,7 @@ TEST_CASE("virtual memory, beyond kvgpu: what spans adjacent mappings") {
   CHECK(read_ints(seam, 64) == std::vector<int>(64, 7));
 }
 
-TEST_CASE("virtual memory, beyond kvgpu: other memory at the same address") {
+TEST_CASE("virtual memory: other memory at the same address") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   const Addresses addresses(bytes);
@@ -147,7 +151,7 @@ TEST_CASE("virtual memory, beyond kvgpu: other memory at the same address") {
   CHECK(read_ints(addresses.base, 16) == std::vector<int>(16, 1));
 }
 
-TEST_CASE("virtual memory, beyond kvgpu: what is counted is physical") {
+TEST_CASE("virtual memory: what is counted is physical") {
   const Gpu gpu;
   const size_t bytes = 32 * granularity(gpu.device);
   const Addresses addresses(16 * bytes);
@@ -166,16 +170,17 @@ TEST_CASE("virtual memory, beyond kvgpu: what is counted is physical") {
   CHECK(free_bytes() + bytes > before);
 }
 
-TEST_CASE("virtual memory, beyond kvgpu: what pointers are") {
+TEST_CASE("virtual memory: what pointers are") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
-  const Addresses addresses(bytes), elsewhere(bytes);
+  const Addresses addresses(2 * bytes), elsewhere(bytes);
   const Physical physical(gpu.device, bytes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   const Mapped mapped(addresses.base, bytes, physical), twice(elsewhere.base, bytes, physical);
   set_access(gpu.device, mapped.at, bytes);
   const CUdeviceptr at = mapped.at + 100;
   CHECK(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at) == mapped.at);
-  CHECK(attribute<size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) == bytes);
+  CHECK(attribute<size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at) == 2 * bytes);  // all reserved
+  CHECK(attribute<size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at + bytes) == 2 * bytes);
   CHECK(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at) == mapped.at);
   CHECK(attribute<size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at) == bytes);
   CHECK(attribute<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CU_MEMORYTYPE_DEVICE);
@@ -194,7 +199,7 @@ TEST_CASE("virtual memory, beyond kvgpu: what pointers are") {
   CHECK(size == bytes);
 }
 
-TEST_CASE("virtual memory, beyond kvgpu: what is refused") {
+TEST_CASE("virtual memory: what is refused") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   CUmemAllocationProp properties = properties_of(gpu.device);
@@ -229,7 +234,97 @@ TEST_CASE("virtual memory, beyond kvgpu: what is refused") {
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
-TEST_CASE("error: virtual memory, beyond kvgpu: a copy to what nobody has access to") {
+TEST_CASE("virtual memory: a wish for addresses is granted where they are free") {
+  const Gpu gpu;
+  const size_t bytes = granularity(gpu.device);
+  // Free in any process, and none of the addresses that the driver chooses.
+  constexpr CUdeviceptr WISH = 0x0b0000000000;
+  CUdeviceptr granted = 0, other = 0;
+  CU(cuMemAddressReserve(&granted, bytes, 0, WISH, 0));
+  if (granted != WISH) {
+    MESSAGE("the driver grants no wishes");
+    CU(cuMemAddressFree(granted, bytes));
+    return;
+  }
+  // Nobody else gets them: neither the driver's other reservations nor the program itself.
+  CHECK(mmap(reinterpret_cast<void*>(WISH), bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED);
+  CU(cuMemAddressReserve(&other, bytes, 0, WISH, 0));
+  CHECK(other != WISH);
+  CU(cuMemAddressFree(other, bytes));
+  const Physical physical(gpu.device, bytes);
+  {
+    const Mapped mapped(granted, bytes, physical);
+    set_access(gpu.device, granted, bytes);
+    CU(cuMemsetD32(granted, 6, 64));
+    add_one_at(gpu, granted, 64);
+    CHECK(read_ints(granted, 64) == std::vector<int>(64, 7));
+    int beyond[2] = {};
+    CU_IS(cuMemcpy(reinterpret_cast<CUdeviceptr>(beyond), granted + bytes - 4, 8),
+          CUDA_ERROR_INVALID_VALUE);
+  }
+  CU(cuMemAddressFree(granted, bytes));
+
+  void* const taken = mmap(reinterpret_cast<void*>(WISH), bytes, PROT_READ,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  REQUIRE(taken == reinterpret_cast<void*>(WISH));  // free again
+  CU(cuMemAddressReserve(&other, bytes, 0, WISH, 0));
+  CHECK(other != WISH);
+  CU(cuMemAddressFree(other, bytes));
+  munmap(taken, bytes);
+}
+
+TEST_CASE("virtual memory: threads that make, map and end their own") {
+  const Gpu gpu;
+  const size_t bytes = granularity(gpu.device);
+  std::vector<std::thread> threads;
+  std::atomic<int> n_right{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      CU(cuCtxSetCurrent(gpu.context));
+      for (int round = 0; round < 8; ++round) {
+        const Addresses addresses(2 * bytes);
+        Physical physical(gpu.device, bytes);
+        const Mapped low(addresses.base, bytes, physical),
+            high(addresses.base + bytes, bytes, physical);
+        set_access(gpu.device, addresses.base, 2 * bytes);
+        physical.release();
+        CU(cuMemsetD32(low.at, static_cast<unsigned>(100 * t + round), 16));
+        n_right += read_ints(high.at, 16) == std::vector<int>(16, 100 * t + round);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(n_right == 32);
+}
+
+TEST_CASE("virtual memory: a captured copy to what was mapped") {
+  const Gpu gpu;
+  const size_t bytes = granularity(gpu.device);
+  const Addresses addresses(2 * bytes);
+  const Physical one(gpu.device, bytes), other(gpu.device, bytes);
+  const Mapped low(addresses.base, bytes, one), high(addresses.base + bytes, bytes, other);
+  set_access(gpu.device, addresses.base, 2 * bytes);
+  const CUdeviceptr seam = high.at - 64;
+  CU(cuMemsetD32(low.at, 4, 64));
+  CUstream stream;
+  CUgraph graph;
+  CUgraphExec exec;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CU(cuMemcpyDtoDAsync(seam, low.at, 128, stream));
+  CU(cuStreamEndCapture(stream, &graph));
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  CU(cuCtxSynchronize());
+  CU(cuGraphLaunch(exec, stream));
+  CU(cuStreamSynchronize(stream));
+  CHECK(read_ints(seam, 32) == std::vector<int>(32, 4));
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+  CU(cuStreamDestroy(stream));
+}
+
+TEST_CASE("error: virtual memory: a copy to what nobody has access to") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   const Addresses addresses(bytes);
@@ -239,7 +334,7 @@ TEST_CASE("error: virtual memory, beyond kvgpu: a copy to what nobody has access
   CU_FAILS(cuMemcpyHtoD(mapped.at, &value, sizeof value));
 }
 
-TEST_CASE("error: virtual memory, beyond kvgpu: a kernel without access") {
+TEST_CASE("error: virtual memory: a kernel without access") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   const Addresses addresses(bytes);
@@ -250,7 +345,7 @@ TEST_CASE("error: virtual memory, beyond kvgpu: a kernel without access") {
   CU_IS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-TEST_CASE("error: virtual memory, beyond kvgpu: what may only be read is not written") {
+TEST_CASE("error: virtual memory: what may only be read is not written") {
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
   const Addresses addresses(bytes);
