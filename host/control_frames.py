@@ -17,7 +17,7 @@ from kvgpu.host.complaints import Complaints
 from kvgpu.host.errors import ProtocolError
 
 PROTOCOL_MAJOR = 0
-PROTOCOL_MINOR = 2
+PROTOCOL_MINOR = 3
 FEATURE_DOORBELL = 1 << 2  # the client wakes its worker itself
 FEATURES = 2 | FEATURE_DOORBELL  # 2: REFUSED_CALL records
 # The windows a client may choose from; the C++ form is in protocol/include/kvgpu/layout.h.

@@ -73,9 +73,11 @@ Uses uses_of(const Session& session, const Task& task) {
     if (wire::handle_tagged(handle)) add_handle(session, task, handle, &uses);
   }
   if (task.stream != nullptr) add_legacy_order(session, task, &uses);
-  // What frees or waits for the whole context; a graph exec that goes is no concern of others.
-  uses.after_all = task.op->route == Route::BLOCK && task.op->runs_poisoned &&
-                   static_cast<wire::Op>(task.header.opcode) != wire::Op::cuGraphExecDestroy;
+  // What frees, waits for or records the whole context; a graph exec that goes is no concern of
+  // others.
+  const auto op = static_cast<wire::Op>(task.header.opcode);
+  const bool ends = task.op->route == Route::BLOCK && task.op->runs_poisoned;
+  uses.after_all = op == wire::Op::cuCtxRecordEvent || (ends && op != wire::Op::cuGraphExecDestroy);
   return uses;
 }
 

@@ -21,10 +21,13 @@ from kvgpu.host.control_frames import Frame
 OLDER_LIBRARY = BUILD / "guest/libcuda/older"
 ROOT = Path(__file__).resolve().parents[2]
 
-REFUSED_TWICE = (
-    "import ctypes\n"
+NEWEST = (
+    "import ctypes, sys\n"
     "cuda = ctypes.CDLL('libcuda.so.1')\n"
     "assert cuda.cuInit(0) == 0\n"
+    "out = ctypes.c_int()\n"
+    "code = cuda.cuDeviceGetExecAffinitySupport(ctypes.byref(out), 0, 0)\n"
+    "assert code == int(sys.argv[1]), code\n"
     "assert [cuda.cuTexRefCreate(None) for _ in range(3)] == [801] * 3\n"
     # Waits for a reply: what was sent before has been read, too.
     "context = ctypes.c_void_p()\n"
@@ -44,17 +47,16 @@ def minor_of_newest_opcode() -> int:
     return max(int(line.split(".")[1]) for line in recorded if line.startswith("# protocol 0."))
 
 
-def test_older_guest_lacks_the_newest_opcode_and_feature(older_guest: Loopback) -> None:
+def test_older_guest_lacks_the_newest_opcode(older_guest: Loopback) -> None:
     """Else the tests of older guests would prove nothing."""
     assert minor_of_newest_opcode() == cf.PROTOCOL_MINOR
-    older_guest.check(sys.executable, "-c", REFUSED_TWICE)
+    older_guest.check(sys.executable, "-c", NEWEST, "801")
     log = older_guest.logs()
-    assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features 0x0" in log
-    assert "cuTexRefCreate" not in log  # the record that says so is the newest
+    assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features {cf.FEATURES:#x}" in log
 
 
 def test_guest_of_this_release_has_the_newest_opcode_and_feature(host: Loopback) -> None:
-    host.check(sys.executable, "-c", REFUSED_TWICE)
+    host.check(sys.executable, "-c", NEWEST, "0")
     log = host.logs()
     assert f"speaks protocol 0.{cf.PROTOCOL_MINOR}, features {cf.FEATURES:#x}" in log
     assert log.count("the program calls cuTexRefCreate, which is not served") == 1

@@ -72,7 +72,7 @@ def test_no_entry_point_is_both_served_and_refused(model: Model) -> None:
         ('cuTexRefCreate = "arrays"\n', "", "no row for .*cuTexRefCreate"),
         ('cuTexRefCreate = "arrays"', 'cuTexRefCreated = "arrays"', "no row for"),
         ("[refused]\n", '[refused]\ncuAbsent = "arrays"\n', "cuAbsent.*no driver has"),
-        ("[refused]\n", '[refused]\ncuInit = "devices"\n', "not sorted|more than once"),
+        ("[refused]\n", '[refused]\ncuInit = "external"\n', "not sorted|more than once"),
         ('cuTexRefCreate = "arrays"', 'cuTexRefCreate = "whim"', "whim"),
         ('cuLaunchKernel_ptsz = "cuLaunchKernel"', 'cuLaunchKernel_ptsz = "cuInit"', "no twin"),
         ('[cuStreamQuery]\nclass = "completion"\nstream = "hStream"', "[cuStreamQuery]\n"

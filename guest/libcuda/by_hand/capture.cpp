@@ -103,11 +103,12 @@ void drop_captures(const Context& context) {
   {
     const std::lock_guard lock(mutex);
     for (const auto& [id, capture] : captures) {
-      if (capture->context == &context) going.push_back(capture);
+      const bool is_its_own = capture->context == &context || capture->origin->owner == &context;
+      if (is_its_own) going.push_back(capture);
     }
   }
   for (Capture* capture : going) {
-    leave_capture(*capture, context);
+    leave_capture(*capture, context.primary == nullptr ? context : *context.primary);
     retire(*capture);
   }
 }
@@ -136,7 +137,7 @@ CUresult enqueue_allowed(Stream& stream) {
   const std::lock_guard lock(mutex);
   CUresult result = CUDA_SUCCESS;
   for (const auto& [id, capture] : captures) {
-    if (capture->context == stream.context && capture->implicit_sync) {
+    if (capture->origin->owner == stream.owner && capture->implicit_sync) {
       capture->invalid = true;
       result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
@@ -146,6 +147,13 @@ CUresult enqueue_allowed(Stream& stream) {
 
 CUresult break_capture(Stream& stream, CUresult error) {
   if (Capture* capture = stream.capture.load()) capture->invalid = true;
+  return error;
+}
+
+CUresult break_capture(uint64_t capture_id, CUresult error) {
+  const std::lock_guard lock(mutex);
+  const auto found = captures.find(capture_id);
+  if (found != captures.end()) found->second->invalid = true;
   return error;
 }
 

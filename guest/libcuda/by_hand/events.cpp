@@ -60,6 +60,8 @@ CUresult event_destroy_v2(CUevent hEvent) {
   return call.async(wire::Op::cuEventDestroy_v2, body);
 }
 
+CUresult event_destroy(CUevent hEvent) { return event_destroy_v2(hEvent); }
+
 CUresult event_record(CUevent hEvent, CUstream hStream) {
   return event_record_with_flags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
 }

@@ -71,6 +71,25 @@ EXPORT CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevi
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::device_compute_capability(major, minor, dev);
 }
+EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int* bytes, CUdevice dev) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_total_mem(bytes, dev);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_properties(prop, dev);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type,
+                                                       CUdevice dev) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_exec_affinity_support(pi, type, dev);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
+                                                          const CUatomicOperation* operations,
+                                                          unsigned int count, CUdevice dev) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_host_atomic_capabilities(capabilities, operations, count, dev);
+}
 EXPORT CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::module_get_loading_mode(mode);
@@ -181,6 +200,11 @@ EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCr
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::ctx_create_v4(pctx, ctxCreateParams, flags, dev);
 }
+EXPORT CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity,
+                                             CUexecAffinityType type) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_get_exec_affinity(pExecAffinity, type);
+}
 EXPORT CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::ctx_destroy(ctx);
@@ -228,6 +252,77 @@ EXPORT CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
 EXPORT CUresult CUDAAPI cuCtxResetPersistingL2Cache() {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::ctx_reset_persisting_l2_cache();
+}
+EXPORT CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_record_event(hCtx, hEvent);
+}
+EXPORT CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_wait_event(hCtx, hEvent);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetDevResource(CUdevice device, CUdevResource* resource,
+                                               CUdevResourceType type) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_dev_resource(device, resource, type);
+}
+EXPORT CUresult CUDAAPI cuCtxGetDevResource(CUcontext hCtx, CUdevResource* resource,
+                                            CUdevResourceType type) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_get_dev_resource(hCtx, resource, type);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource* resource,
+                                                 CUdevResourceType type) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_get_dev_resource(hCtx, resource, type);
+}
+EXPORT CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* nbGroups,
+                                                    const CUdevResource* input,
+                                                    CUdevResource* remaining, unsigned int useFlags,
+                                                    unsigned int minCount) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::dev_sm_resource_split_by_count(result, nbGroups, input, remaining, useFlags,
+                                               minCount);
+}
+EXPORT CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* phDesc,
+                                                  CUdevResource* resources,
+                                                  unsigned int nbResources) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::dev_resource_generate_desc(phDesc, resources, nbResources);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
+                                         unsigned int flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_create(phCtx, desc, dev, flags);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_destroy(hCtx);
+}
+EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_from_green_ctx(pContext, hCtx);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long* greenCtxId) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_get_id(greenCtx, greenCtxId);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx,
+                                               unsigned int flags, int priority) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_stream_create(phStream, greenCtx, flags, priority);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_record_event(hCtx, hEvent);
+}
+EXPORT CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::green_ctx_wait_event(hCtx, hEvent);
+}
+EXPORT CUresult CUDAAPI cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::stream_get_green_ctx(hStream, phCtx);
 }
 EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -430,6 +525,17 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* sr
   return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
                                       hStream);
 }
+EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                             size_t* failIdx, unsigned long long flags,
+                                             CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_batch_async(numOps, opList, failIdx, flags, hStream);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                                unsigned long long flags, CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_batch_async_v2(numOps, opList, flags, hStream);
+}
 EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memset_d8_v2(dstDevice, uc, N, CU_STREAM_LEGACY);
@@ -584,6 +690,16 @@ EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, C
                                              const char* name) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::module_get_global_v2(dptr, bytes, hmod, name);
+}
+EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
+                                          const char* name) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::module_get_global(dptr, bytes, hmod, name);
+}
+EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** fptr, CUlibrary library,
+                                                    const char* symbol) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::library_get_unified_function(fptr, library, symbol);
 }
 EXPORT CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -960,6 +1076,10 @@ EXPORT CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::event_create(phEvent, Flags);
 }
+EXPORT CUresult CUDAAPI cuEventDestroy(CUevent hEvent) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::event_destroy(hEvent);
+}
 EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::event_destroy_v2(hEvent);
@@ -1063,6 +1183,14 @@ EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
 EXPORT CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::graph_clone(phGraphClone, originalGraph);
+}
+EXPORT CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandle_out,
+                                                       CUgraph hGraph, CUcontext ctx,
+                                                       unsigned int defaultLaunchValue,
+                                                       unsigned int flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::graph_conditional_handle_create(pHandle_out, hGraph, ctx, defaultLaunchValue,
+                                                flags);
 }
 EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                        const CUgraphNode* dependencies, size_t numDependencies,
@@ -1599,6 +1727,19 @@ EXPORT CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
 EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_3d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                                  size_t* failIdx, unsigned long long flags,
+                                                  CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_batch_async(numOps, opList, failIdx, flags,
+                                      hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                                     unsigned long long flags, CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_batch_async_v2(numOps, opList, flags,
+                                         hStream ? hStream : CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;

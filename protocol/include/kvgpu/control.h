@@ -15,12 +15,11 @@ inline constexpr uint32_t FEATURE_REFUSED_CALLS = 2;
 // The client wakes its worker itself: by the ivshmem device's doorbell, or by an eventfd.
 inline constexpr uint32_t FEATURE_DOORBELL = 4;
 #ifdef KVGPU_PROTOCOL_OLDER  // what the version before this one had
-inline constexpr uint16_t PROTOCOL_MINOR = 1;
-inline constexpr uint32_t FEATURES = 0;
-#else
 inline constexpr uint16_t PROTOCOL_MINOR = 2;
-inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS | FEATURE_DOORBELL;
+#else
+inline constexpr uint16_t PROTOCOL_MINOR = 3;
 #endif
+inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS | FEATURE_DOORBELL;
 // In OPEN, OPENED and the host page: guest and host share no memory (PROTOCOL.md §7).
 inline constexpr uint32_t FEATURE_BYTE_STREAM = 1u << 8;
 

@@ -155,6 +155,18 @@ enum class Op : uint16_t {
   cuDeviceGetGraphMemAttribute = 348,
   cuDeviceSetGraphMemAttribute = 349,
   cuDeviceGraphMemTrim = 350,
+  cuGraphConditionalHandleCreate = 540,
+  cuDeviceGetDevResource = 541,
+  cuDevSmResourceSplitByCount = 542,
+  cuDevResourceGenerateDesc = 543,
+  cuGreenCtxCreate = 544,
+  cuGreenCtxDestroy = 545,
+  cuCtxRecordEvent = 546,
+  cuCtxWaitEvent = 547,
+  cuDeviceGetExecAffinitySupport = 548,
+  cuCtxGetExecAffinity = 549,
+  cuDeviceGetHostAtomicCapabilities = 550,
+  cuLibraryGetUnifiedFunction = 551,
 };
 
 // The minor version of the protocol that brought the record.
@@ -248,6 +260,19 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceSetGraphMemAttribute:
     case Op::cuDeviceGraphMemTrim:
       return 2;
+    case Op::cuGraphConditionalHandleCreate:
+    case Op::cuDeviceGetDevResource:
+    case Op::cuDevSmResourceSplitByCount:
+    case Op::cuDevResourceGenerateDesc:
+    case Op::cuGreenCtxCreate:
+    case Op::cuGreenCtxDestroy:
+    case Op::cuCtxRecordEvent:
+    case Op::cuCtxWaitEvent:
+    case Op::cuDeviceGetExecAffinitySupport:
+    case Op::cuCtxGetExecAffinity:
+    case Op::cuDeviceGetHostAtomicCapabilities:
+    case Op::cuLibraryGetUnifiedFunction:
+      return 3;
     default:
       return 1;
   }
