@@ -157,6 +157,18 @@ CUresult break_capture(uint64_t capture_id, CUresult error) {
   return error;
 }
 
+CUresult break_captures(Context& context) {
+  if (!any_capture()) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  const std::lock_guard lock(home_of(context).mutex);
+  for (Stream* stream : home_of(context).streams) {
+    const bool is_its_own = stream->context == &context || stream->owner == &context;
+    if (!is_its_own || stream->capture.load() == nullptr) continue;
+    result = break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  return result;
+}
+
 void join_capture(Stream& stream, uint64_t capture_id) {
   const std::lock_guard lock(mutex);
   const auto found = captures.find(capture_id);
@@ -240,8 +252,8 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
 }
 
 CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {
-  if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-  std::swap(*mode, thread_mode);
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(*mode, thread_mode);  // driver 580 takes any number
   return CUDA_SUCCESS;
 }
 

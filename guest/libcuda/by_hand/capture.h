@@ -50,6 +50,9 @@ CUresult enqueue_allowed(Stream& stream);
 // A synchronising call on a capturing stream: breaks the capture.
 CUresult break_capture(Stream& stream, CUresult error);
 CUresult break_capture(uint64_t capture_id, CUresult error);  // if it still goes on
+// What concerns a whole context, green or not, while one of its streams captures: breaks those
+// captures.
+CUresult break_captures(Context& context);
 
 // Into `graph`, null: a new one. `ask` sends the record.
 CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode, const Graph* graph,

@@ -222,7 +222,8 @@ CUresult ctx_create(CUcontext* pctx, unsigned int flags, CUdevice dev) {
 
 CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams,
                        unsigned int flags, CUdevice dev) {
-  if (numParams < 0 || (numParams != 0 && paramsArray == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  numParams = std::max(numParams, 0);
+  if (numParams != 0 && paramsArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // There are no more kinds of them: what comes twice is refused.
   if (static_cast<uint32_t>(numParams) > wire::MAX_EXEC_AFFINITY) return CUDA_ERROR_INVALID_VALUE;
   std::vector<wire::ExecAffinity> affinity;
@@ -236,7 +237,9 @@ CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int nu
 CUresult ctx_create_v4(CUcontext* pctx, CUctxCreateParams* params, unsigned int flags,
                        CUdevice dev) {
   if (params == nullptr) return create(pctx, {}, flags, dev);
-  if (!params->execAffinityParams == !params->cigParams) return CUDA_ERROR_INVALID_VALUE;
+  if (params->execAffinityParams != nullptr && params->cigParams != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (params->cigParams != nullptr) {
     return static_cast<CUresult>(refuse_part("cuCtxCreate with graphics"));
   }

@@ -49,6 +49,7 @@ CUresult ctx_set_current(CUcontext ctx) {
 }
 
 CUresult ctx_push_current_v2(CUcontext ctx) {
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = find_itself(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   context_stack.push_back(context);
@@ -80,7 +81,8 @@ CUresult ctx_get_flags(unsigned int* flags) {
   const Context* const context = current_context();
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  *flags = context->flags;
+  // On driver 580 a primary context maps host memory whatever it was asked for.
+  *flags = context->flags | (context->is_primary ? unsigned{CU_CTX_MAP_HOST} : 0);
   return CUDA_SUCCESS;
 }
 
@@ -97,6 +99,10 @@ CUresult ctx_set_flags(unsigned int flags) {
 CUresult ctx_get_id(CUcontext ctx, unsigned long long* ctxId) {
   const Context* const context = ctx == nullptr ? current_itself() : find_itself(ctx);
   if (ctxId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const gone = ctx == nullptr ? context : tables().contexts.find(to_wire(ctx));
+  if (gone != nullptr && gone->primary != nullptr && gone->destroyed) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *ctxId = context->id;
   return CUDA_SUCCESS;
@@ -145,6 +151,7 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   const Call call(CaptureRule::FORBIDDEN, ctx == nullptr ? nullptr : &home_of(*itself));
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!itself->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = break_captures(*itself)) return bad;
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
     const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()});

@@ -45,6 +45,11 @@ const DeviceResources* find(CUdevResourceDesc handle) {
   return descs.contains(desc) ? desc : nullptr;
 }
 
+CUresult query_resource(const Context& context, CUdevResource* resource, CUdevResourceType type) {
+  if (!context.active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return query(context.handle, context.device, resource, type);
+}
+
 CUresult device_get_dev_resource(CUdevice device, CUdevResource* resource, CUdevResourceType type) {
   if (const CUresult bad = Session::get().pending_error()) return bad;
   if (Session::get().find_device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
@@ -55,8 +60,7 @@ CUresult ctx_get_dev_resource(CUcontext hCtx, CUdevResource* resource, CUdevReso
   if (const CUresult bad = Session::get().pending_error()) return bad;
   const Context* const context = find_itself(hCtx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return query(context->handle, context->device, resource, type);
+  return query_resource(*context, resource, type);
 }
 
 CUresult dev_sm_resource_split_by_count(CUdevResource* result, unsigned int* nbGroups,

@@ -159,6 +159,7 @@ CUresult NodeBody::event(CUgraphNodeType type, CUevent event) {
 }
 
 CUresult NodeBody::conditional(CUDA_CONDITIONAL_NODE_PARAMS* p) {
+  if (p->ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult bad = enter(p->ctx)) return bad;
   if (p->size > wire::MAX_BODIES) {
     return static_cast<CUresult>(refuse_part("a conditional node with more than 1,024 bodies"));

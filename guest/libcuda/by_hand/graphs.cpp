@@ -129,15 +129,14 @@ CUresult graph_conditional_handle_create(CUgraphConditionalHandle* pHandle_out, 
                                          CUcontext ctx, unsigned int defaultLaunchValue,
                                          unsigned int flags) {
   if (pHandle_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Context* const named = ctx == nullptr ? nullptr : find_itself(ctx);
-  if (ctx != nullptr && named == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
   const Graph* const graph = find(hGraph);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const wire::ConditionalHandleCreate body{call.context(), graph->handle,
-                                           named == nullptr ? 0 : named->handle, defaultLaunchValue,
-                                           flags};
+  const Context* const named = find_itself(ctx);
+  if (named == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const wire::ConditionalHandleCreate body{call.context(), graph->handle, named->handle,
+                                           defaultLaunchValue, flags};
   wire::Value64 out;
   const CUresult result = call.sync(wire::Op::cuGraphConditionalHandleCreate, body, &out);
   if (result == CUDA_SUCCESS) *pHandle_out = out.value;

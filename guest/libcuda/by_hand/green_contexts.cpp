@@ -73,7 +73,8 @@ CUresult green_ctx_create(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
   if (const CUresult bad = Session::get().pending_error()) return bad;
   const DeviceState* const device = Session::get().find_device(dev);
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  const DeviceResources* const resources = find(desc);
+  const DeviceResources all;  // driver 580 takes no descriptor for all that the device has
+  const DeviceResources* const resources = desc == nullptr ? &all : find(desc);
   if (phCtx == nullptr || resources == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUcontext retained;
   if (const CUresult bad = device_primary_ctx_retain(&retained, dev)) return bad;
@@ -113,6 +114,7 @@ CUresult ctx_from_green_ctx(CUcontext* pContext, CUgreenCtx hCtx) {
   Context* green;
   if (const CUresult bad = find_green(hCtx, &green)) return bad;
   if (pContext == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  green->is_converted = true;
   *pContext = from_wire<CUcontext>(green->handle);
   return CUDA_SUCCESS;
 }
@@ -121,7 +123,7 @@ CUresult green_ctx_get_dev_resource(CUgreenCtx hCtx, CUdevResource* resource,
                                     CUdevResourceType type) {
   Context* green;
   if (const CUresult bad = find_green(hCtx, &green)) return bad;
-  return ctx_get_dev_resource(from_wire<CUcontext>(green->handle), resource, type);
+  return query_resource(*green, resource, type);
 }
 
 CUresult green_ctx_get_id(CUgreenCtx greenCtx, unsigned long long* greenCtxId) {
@@ -162,18 +164,6 @@ CUresult stream_get_green_ctx(CUstream hStream, CUgreenCtx* phCtx) {
 
 namespace {
 
-// While one of its streams is captured this cannot be done; the captures end.
-CUresult refuse_captures(Context& context) {
-  CUresult result = CUDA_SUCCESS;
-  const std::lock_guard lock(home_of(context).mutex);
-  for (Stream* stream : home_of(context).streams) {
-    const bool is_its_own = stream->context == &context || stream->owner == &context;
-    if (!is_its_own || stream->capture.load() == nullptr) continue;
-    result = break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  }
-  return result;
-}
-
 CUresult ask(wire::Op op, const Call& call, const Context& context, const Event& event) {
   return Session::get().call_work(op, call.device(),
                                   part(wire::ContextEvent{context.handle, event.handle}));
@@ -185,7 +175,7 @@ CUresult record(Context* context, CUevent handle) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   Event* const event = find(handle);
   if (event == nullptr || event->context != &home_of(*context)) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = refuse_captures(*context)) return bad;
+  if (const CUresult bad = break_captures(*context)) return bad;
   const CUresult result = ask(wire::Op::cuCtxRecordEvent, call, *context, *event);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(event->mutex);
@@ -206,7 +196,7 @@ CUresult wait(Context* context, CUevent handle) {
     capture_id = event->capture_id;
   }
   if (capture_id != 0) return break_capture(capture_id, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  if (const CUresult bad = refuse_captures(*context)) return bad;
+  if (const CUresult bad = break_captures(*context)) return bad;
   return ask(wire::Op::cuCtxWaitEvent, call, *context, *event);
 }
 

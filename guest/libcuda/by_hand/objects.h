@@ -37,6 +37,7 @@ struct Context {
   wire::ContextRetained info{};
   // Of a green context, which has streams of its own; all else is the primary context's.
   Context* primary = nullptr;
+  std::atomic<bool> is_converted{false};  // its handle is a context's, too
   Stream* legacy = nullptr;
   std::mutex mutex;              // the primary context's state and the lists below
   std::vector<Stream*> streams;  // those of green contexts stand with their primary context
@@ -309,7 +310,8 @@ CudaHandle from_wire(wire::Handle handle) {
 // A destroyed context's object stays where it is: threads may still have it current.
 inline Context* find_itself(CUcontext h) {
   Context* const context = tables().contexts.find(to_wire(h));
-  return context != nullptr && !context->destroyed ? context : nullptr;
+  if (context == nullptr || context->destroyed) return nullptr;
+  return context->primary == nullptr || context->is_converted ? context : nullptr;
 }
 // What memory, kernels and events belong to: for a green context its primary one.
 inline Context* find(CUcontext h) {

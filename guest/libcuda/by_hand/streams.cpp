@@ -63,7 +63,9 @@ Stream* find_stream(CUstream handle, CUresult* error) {
   }
   Context& itself = *current_itself();
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return itself.legacy;
-  if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(itself, error);
+  if (handle == CU_STREAM_PER_THREAD && itself.primary == nullptr) {
+    return per_thread_stream(itself, error);
+  }
   Stream* const stream = tables().streams.find(to_wire(handle));
   if (stream == nullptr) *error = CUDA_ERROR_INVALID_HANDLE;
   if (stream == nullptr || !stream->owner->destroyed) return stream;
@@ -189,7 +191,9 @@ CUresult stream_create_with_priority(CUstream* phStream, unsigned int flags, int
   if (find_stream(CU_STREAM_LEGACY, &error) == nullptr) return error;
   // CUDA 13.0 cuda.h: out of range priorities are clamped.
   priority = std::clamp(priority, context.info.greatest_priority, context.info.least_priority);
-  Stream* const stream = make_stream(*current_itself(), flags, priority, &error);
+  Context& owner = *current_itself();
+  if (owner.primary != nullptr) flags |= CU_STREAM_NON_BLOCKING;  // a green context has no others
+  Stream* const stream = make_stream(owner, flags, priority, &error);
   if (stream == nullptr) return error;
   *phStream = from_wire<CUstream>(stream->handle);
   return CUDA_SUCCESS;
@@ -223,6 +227,12 @@ CUresult stream_destroy_v2(CUstream hStream) {
   return result;
 }
 
+// A query, a synchronisation: potentially unsafe calls.
+static CUresult wait_allowed(Stream& stream) {
+  if (const CUresult bad = enqueue_allowed(stream)) return bad;
+  return unsafe_call_allowed();
+}
+
 CUresult stream_synchronize(CUstream hStream) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
@@ -232,7 +242,7 @@ CUresult stream_synchronize(CUstream hStream) {
   if (stream->capture.load() != nullptr) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
-  if (const CUresult bad = enqueue_allowed(*stream)) return bad;
+  if (const CUresult bad = wait_allowed(*stream)) return bad;
   return synchronize_stream(*stream);
 }
 
@@ -245,7 +255,7 @@ CUresult stream_query(CUstream hStream) {
   if (stream->capture.load() != nullptr) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
-  if (const CUresult bad = enqueue_allowed(*stream)) return bad;
+  if (const CUresult bad = wait_allowed(*stream)) return bad;
   std::vector<StreamNumber> numbers;
   if (const CUresult bad = mark_streams(*stream, &numbers)) return bad;
   for (const StreamNumber& each : numbers) {
@@ -259,13 +269,21 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Event* const event = find(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
+  if (Flags == CU_EVENT_WAIT_EXTERNAL) {  // each launch of the graph waits for it
+    Capture* const capture = enqueue.capture();
+    if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+    const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
+    if (result != CUDA_SUCCESS) return result;
+    capture->with_graph([event](Graph& graph) { graph.events.insert(event->handle); });
+    return CUDA_SUCCESS;
+  }
   uint64_t capture_id;
   {
     const std::lock_guard lock(event->mutex);
     if (!event->recorded) return CUDA_SUCCESS;  // CUDA 13.0 cuda.h: then the call does nothing
     capture_id = event->capture_id;
   }
-  const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
   if (capture_id == 0) return enqueue.submit(wire::Op::cuStreamWaitEvent, body);
   // An event of a capture pulls the stream into it; the driver says whether it may.
   const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
@@ -273,10 +291,18 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   return result;
 }
 
+// Driver 580 answers some questions about a stream only while it does not capture.
+static Stream* find_uncaptured(CUstream handle, CUresult* error) {
+  Stream* const stream = find_stream(handle, error);
+  if (stream == nullptr || stream->capture.load() == nullptr) return stream;
+  *error = break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  return nullptr;
+}
+
 CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
   CUresult error = CUDA_SUCCESS;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *flags = stream->flags;
   return error;
 }
@@ -293,14 +319,16 @@ CUresult stream_get_ctx(CUstream hStream, CUcontext* pctx) {
   CUresult error = CUDA_SUCCESS;
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Stream* const stream = find_stream(hStream, &error);
-  if (stream != nullptr) *pctx = from_wire<CUcontext>(stream->owner->handle);
-  return error;
+  if (stream == nullptr) return error;
+  stream->owner->is_converted = true;
+  *pctx = from_wire<CUcontext>(stream->owner->handle);
+  return CUDA_SUCCESS;
 }
 
 CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
   CUresult error = CUDA_SUCCESS;
   if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *streamId = stream->id;
   return error;
 }
@@ -317,7 +345,7 @@ CUresult stream_get_ctx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreen
 CUresult stream_get_device(CUstream hStream, CUdevice* device) {
   CUresult error = CUDA_SUCCESS;
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *device = stream->context->device;
   return error;
 }

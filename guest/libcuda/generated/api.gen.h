@@ -32,6 +32,13 @@ CUresult device_get_host_atomic_capabilities(unsigned int* capabilities,
                                              const CUatomicOperation* operations,
                                              unsigned int count, CUdevice dev);
 CUresult module_get_loading_mode(CUmoduleLoadingMode* mode);
+CUresult logs_register_callback(CUlogsCallback callbackFunc, void* userData,
+                                CUlogsCallbackHandle* callback_out);
+CUresult logs_unregister_callback(CUlogsCallbackHandle callback);
+CUresult logs_current(CUlogIterator* iterator_out, unsigned int flags);
+CUresult logs_dump_to_file(CUlogIterator* iterator, const char* pathToFile, unsigned int flags);
+CUresult logs_dump_to_memory(CUlogIterator* iterator, char* buffer, size_t* size,
+                             unsigned int flags);
 CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev);
 CUresult device_primary_ctx_release(CUdevice dev);
 CUresult device_primary_ctx_release_v2(CUdevice dev);
@@ -264,6 +271,8 @@ CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned
                                    unsigned int blockDimY, unsigned int blockDimZ,
                                    unsigned int sharedMemBytes, CUstream hStream,
                                    void** kernelParams);
+CUresult launch_cooperative_kernel_multi_device(CUDA_LAUNCH_PARAMS* launchParamsList,
+                                                unsigned int numDevices, unsigned int flags);
 CUresult launch(CUfunction f);
 CUresult launch_grid(CUfunction f, int grid_width, int grid_height);
 CUresult launch_grid_async(CUfunction f, int grid_width, int grid_height, CUstream hStream);

@@ -150,7 +150,7 @@ CUresult graph_conditional_handle_create(Session& session, const Task& task, Rep
   CUgraph graph;
   if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
   const CUcontext named = context_of(session, body.named);
-  if (body.named != 0 && named == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (named == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   CUgraphConditionalHandle condition = 0;
   const CUresult result = session.driver->cuGraphConditionalHandleCreate(
       &condition, graph, named, body.default_value, body.flags);

@@ -91,6 +91,7 @@ CUresult dev_sm_resource_split_by_count(Session& session, const Task& task, Repl
 CUresult dev_resource_generate_desc(Session& session, const Task& task, ReplyWriter&) {
   wire::DescribeDevResources body;
   if (!task.read(&body)) session.violation(task);
+  if (body.n == 0) session.violation(task);  // driver 580 does not survive that
   std::vector<CUdevResource> resources;
   const CUresult bad =
       read_resources<wire::DescribeDevResources>(session, task, body.n, &resources);
@@ -115,8 +116,9 @@ CUresult green_ctx_create(Session& session, const Task& task, ReplyWriter&) {
     return bad;
   }
   CUdevResourceDesc desc = nullptr;
-  if (const CUresult bad = driver.cuDevResourceGenerateDesc(&desc, resources.data(), body.n)) {
-    return bad;
+  if (body.n != 0) {
+    const CUresult bad = driver.cuDevResourceGenerateDesc(&desc, resources.data(), body.n);
+    if (bad != CUDA_SUCCESS) return bad;
   }
   auto context = std::make_shared<Context>();
   context->device = primary->device;

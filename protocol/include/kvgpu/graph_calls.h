@@ -34,7 +34,7 @@ struct GraphMemAttribute {
 struct ConditionalHandleCreate {  // the reply: Value64, the driver's own, since kernels take it
   Handle context;
   Handle graph;
-  Handle named;  // the context that the program named, 0: none
+  Handle named;  // the context that the program named
   uint32_t default_value;
   uint32_t flags;
 };
