@@ -96,8 +96,10 @@ Uses uses_of(const Session& session, const Task& task) {
     if (wire::handle_tagged(handle)) add_handle(session, task, handle, &uses);
   }
   if (task.stream != nullptr) add_legacy_order(session, task, &uses);
-  uses.after_all |= task.op->route == Route::BLOCK && task.op->runs_poisoned &&
-                   !leaves_work_alone(static_cast<wire::Op>(task.header.opcode));
+  // What frees, waits for or records the whole context.
+  const auto op = static_cast<wire::Op>(task.header.opcode);
+  const bool ends = task.op->route == Route::BLOCK && task.op->runs_poisoned;
+  uses.after_all |= op == wire::Op::cuCtxRecordEvent || (ends && !leaves_work_alone(op));
   return uses;
 }
 

@@ -29,6 +29,9 @@ struct Context {
   CUcontext raw = nullptr;
   int device = 0;
   bool is_primary = false;
+  // Of a green context, `raw` being what the driver makes of it; and whose streams' memory it uses.
+  CUgreenCtx green = nullptr;
+  wire::Handle primary_handle = 0;
   CUstream watch_stream = nullptr;  // ours, never used by the guest: asked whether it has faulted
   wire::Handle legacy_handle = 0;   // of its legacy stream
   std::shared_ptr<Watch> watch = std::make_shared<Watch>();
@@ -60,6 +63,10 @@ struct Stream {
   StreamWindow window;              // executor only
 
   bool is_legacy() const { return raw == CU_STREAM_LEGACY; }
+  // The context that keeps what the stream allocates.
+  wire::Handle memory_handle() const {
+    return context->green == nullptr ? context_handle : context->primary_handle;
+  }
 };
 
 template <typename T>
@@ -108,8 +115,18 @@ class HandleTable {
   [[nodiscard]] std::shared_ptr<Stream> stream(wire::Handle handle) const {
     return find(streams_, handle);
   }
+  // A green one, too. What visits or lists contexts passes over those: they are part of another.
   [[nodiscard]] std::shared_ptr<Context> context(wire::Handle handle) const {
-    return find(contexts_, handle);
+    const auto found = find(contexts_, handle);
+    return found != nullptr ? found : find(green_contexts_, handle);
+  }
+  [[nodiscard]] std::vector<wire::Handle> green_contexts_of(wire::Handle primary) const {
+    std::vector<wire::Handle> found;
+    const std::shared_lock lock(mutex_);
+    for (const auto& [handle, context] : green_contexts_) {
+      if (context->primary_handle == primary) found.push_back(handle);
+    }
+    return found;
   }
 
   // False: the handle is malformed or in use, a breach of the protocol. `owner`: what takes it
@@ -165,7 +182,8 @@ class HandleTable {
     return insert(streams_, handle, wire::Kind::STREAM, std::move(stream));
   }
   [[nodiscard]] bool add(wire::Handle handle, std::shared_ptr<Context> context) {
-    return insert(contexts_, handle, wire::Kind::CONTEXT, std::move(context));
+    auto& table = context->green == nullptr ? contexts_ : green_contexts_;
+    return insert(table, handle, wire::Kind::CONTEXT, std::move(context));
   }
 
   // And all that it owns.
@@ -178,6 +196,7 @@ class HandleTable {
       erase_raw(each);
       streams_.erase(each);
       contexts_.erase(each);
+      green_contexts_.erase(each);
       const auto owned = owned_.extract(each);
       if (!owned.empty()) going.insert(going.end(), owned.mapped().begin(), owned.mapped().end());
     }
@@ -261,7 +280,7 @@ class HandleTable {
   std::unordered_map<wire::Handle, Raw> raw_;
   std::unordered_map<wire::Handle, std::unordered_set<wire::Handle>> owned_;
   std::unordered_map<wire::Handle, std::shared_ptr<Stream>> streams_;
-  std::unordered_map<wire::Handle, std::shared_ptr<Context>> contexts_;
+  std::unordered_map<wire::Handle, std::shared_ptr<Context>> contexts_, green_contexts_;
 };
 
 }  // namespace kvgpu::worker

@@ -304,6 +304,7 @@ namespace {
 bool crosses_devices(const Task& task) {
   switch (static_cast<wire::Op>(task.header.opcode)) {
     case wire::Op::cuStreamWaitEvent:
+    case wire::Op::cuCtxWaitEvent:
     case wire::Op::cuEventDestroy_v2:
     case wire::Op::cuEventElapsedTime_v2:
       return true;

@@ -16,6 +16,8 @@
 #include "backlog.h"
 #include "blobs.h"
 #include "callbacks.h"
+#include "conditions.h"
+#include "device_resources.h"
 #include "driver.h"
 #include "event_ring.h"
 #include "executor.h"
@@ -77,6 +79,8 @@ class Session {
   Links links;
   Images images;
   VirtualMemory virtual_memory;
+  DeviceResources device_resources;
+  Conditions conditions;
   std::atomic<bool> ending{false};
   std::byte* const block;
   HostPage* const host_page;

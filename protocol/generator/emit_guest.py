@@ -32,7 +32,8 @@ def api_h(model: Model) -> str:
 
 def exports_cpp(model: Model) -> str:
     """exports.gen.cpp: the C ABI of what is served, with the per-thread twins."""
-    text = f'{banner(model)}#include "by_hand/session.h"\n#include "by_hand/trace.h"\n#include "generated/api.gen.h"\n\n'
+    text = f'{banner(model)}#include "by_hand/error_log.h"\n#include "by_hand/session.h"\n#include "by_hand/trace.h"\n'
+    text += '#include "generated/api.gen.h"\n\n'
     text += "namespace guest = kvgpu::guest;\n\n"
     text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
     twins = {n: model.twin_of(n) for n in model.exported}
@@ -60,9 +61,9 @@ def _export(row: Row, symbol: str, default_stream: str) -> str:
     return (
         f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n"
         f"  static constinit guest::TracedEntry entry{{{entry}}};\n"
-        f"  return guest::traced(entry, [&] {{\n{check}"
+        f'  return guest::answered("{symbol}", guest::traced(entry, [&] {{\n{check}'
         f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}"
-        f"{''.join(', ' + name for name in params)});\n}}\n"
+        f"{''.join(', ' + name for name in params)}));\n}}\n"
     )
 
 

@@ -71,8 +71,8 @@ def test_no_entry_point_is_both_served_and_refused(model: Model) -> None:
     [
         ('cuGLInit = "graphics"\n', "", "no row for .*cuGLInit"),
         ('cuGLInit = "graphics"', 'cuGLInited = "graphics"', "no row for"),
-        ("[refused]\n", '[refused]\ncuAbsent = "devices"\n', "cuAbsent.*no driver has"),
-        ("[refused]\n", '[refused]\ncuInit = "devices"\n', "not sorted|more than once"),
+        ("[refused]\n", '[refused]\ncuAbsent = "external"\n', "cuAbsent.*no driver has"),
+        ("[refused]\n", '[refused]\ncuInit = "external"\n', "not sorted|more than once"),
         ('cuGLInit = "graphics"', 'cuGLInit = "whim"', "whim"),
         ('cuLaunchKernel_ptsz = "cuLaunchKernel"', 'cuLaunchKernel_ptsz = "cuInit"', "no twin"),
         ('[cuStreamQuery]\nclass = "completion"\nstream = "hStream"', "[cuStreamQuery]\n"

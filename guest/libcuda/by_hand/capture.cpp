@@ -103,11 +103,12 @@ void drop_captures(const Context& context) {
   {
     const std::lock_guard lock(mutex);
     for (const auto& [id, capture] : captures) {
-      if (capture->context == &context) going.push_back(capture);
+      const bool is_its_own = capture->context == &context || capture->origin->owner == &context;
+      if (is_its_own) going.push_back(capture);
     }
   }
   for (Capture* capture : going) {
-    leave_capture(*capture, context);
+    leave_capture(*capture, context.primary == nullptr ? context : *context.primary);
     retire(*capture);
   }
 }
@@ -136,7 +137,7 @@ CUresult enqueue_allowed(Stream& stream) {
   const std::lock_guard lock(mutex);
   CUresult result = CUDA_SUCCESS;
   for (const auto& [id, capture] : captures) {
-    if (capture->context == stream.context && capture->implicit_sync) {
+    if (capture->origin->owner == stream.owner && capture->implicit_sync) {
       capture->invalid = true;
       result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
@@ -147,6 +148,25 @@ CUresult enqueue_allowed(Stream& stream) {
 CUresult break_capture(Stream& stream, CUresult error) {
   if (Capture* capture = stream.capture.load()) capture->invalid = true;
   return error;
+}
+
+CUresult break_capture(uint64_t capture_id, CUresult error) {
+  const std::lock_guard lock(mutex);
+  const auto found = captures.find(capture_id);
+  if (found != captures.end()) found->second->invalid = true;
+  return error;
+}
+
+CUresult break_captures(Context& context) {
+  if (!any_capture()) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  const std::lock_guard lock(home_of(context).mutex);
+  for (Stream* stream : home_of(context).streams) {
+    const bool is_its_own = stream->context == &context || stream->owner == &context;
+    if (!is_its_own || stream->capture.load() == nullptr) continue;
+    result = break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  return result;
 }
 
 void join_capture(Stream& stream, uint64_t capture_id) {
@@ -232,8 +252,8 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
 }
 
 CUresult thread_exchange_stream_capture_mode(CUstreamCaptureMode* mode) {
-  if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-  std::swap(*mode, thread_mode);
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(*mode, thread_mode);  // driver 580 takes any number
   return CUDA_SUCCESS;
 }
 

@@ -53,12 +53,17 @@ CUresult enqueue_allowed(Stream& stream);
 
 // A synchronising call on a capturing stream: breaks the capture.
 CUresult break_capture(Stream& stream, CUresult error);
+CUresult break_capture(uint64_t capture_id, CUresult error);  // if it still goes on
+// What concerns a whole context, green or not, while one of its streams captures: breaks those
+// captures.
+CUresult break_captures(Context& context);
 
 // Into `graph`, null: a new one. `ask` sends the record.
 CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode, const Graph* graph,
                        const std::function<CUresult(const Call&, const Stream&)>& ask);
 void join_capture(Stream& stream, uint64_t capture_id);
 bool any_capture();
-void drop_captures(const Context& context);  // which is gone
+// Of a context or green context that is gone. Holding the mutex.
+void drop_captures(const Context& context);
 
 }  // namespace kvgpu::guest

@@ -7,7 +7,9 @@
 #include "context_storage.h"
 #include "contexts.h"
 #include "generated/api.gen.h"
+#include "green_contexts.h"
 #include "host_memory.h"
+#include "kvgpu/context_calls.h"
 #include "refuse.h"
 
 namespace kvgpu::guest {
@@ -20,25 +22,17 @@ Context* primary_of(CUdevice device, CUresult* error) {
   return state != nullptr ? state->primary : nullptr;
 }
 
-// Holding context.mutex. `op` makes the context in the worker.
-CUresult activate(Context& context, wire::Op op) {
+// Holding the mutex of the context that it is in. `op` makes the context in the worker.
+CUresult activate(Context& context, wire::Op op, const wire::ExecAffinity* affinity = nullptr,
+                  uint32_t n_affinity = 0) {
   Session& session = Session::get();
-  if (context.legacy == nullptr) {
-    uint64_t first_number;
-    const uint32_t word = session.allocate_word(&first_number);
-    Stream* const legacy = word < N_PROGRESS_WORDS ? tables().streams.create() : nullptr;
-    if (legacy == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    legacy->context = &context;
-    legacy->id = context.id;
-    legacy->word = word;
-    legacy->issued = first_number;
-    context.legacy = legacy;
-  }
+  if (const CUresult bad = make_legacy_stream(context)) return bad;
   const wire::ContextRetain body{context.handle,       context.legacy->handle,
                                  context.legacy->word, static_cast<uint32_t>(context.device),
-                                 context.flags,        0};
+                                 context.flags,        n_affinity};
   ReplyBuffer out{&context.info, sizeof context.info};
-  const CUresult result = session.call(op, context.device, &out, part(body));
+  const Part rest{affinity, static_cast<uint32_t>(n_affinity * sizeof *affinity)};
+  const CUresult result = session.call(op, context.device, &out, part(body), rest);
   if (result == CUDA_SUCCESS) {
     context.streams.assign(1, context.legacy);
     context.active.store(true, std::memory_order_release);
@@ -85,6 +79,7 @@ CUresult deactivate(Context& context, wire::Op op) {
   if (result != CUDA_SUCCESS) return result;
   context.active.store(false, std::memory_order_release);
   drop_captures(context);
+  forget_green_contexts(context);
   for (Stream* stream : context.streams) {
     session.settle_word(stream->word, stream->issued);
     if (stream == context.legacy && context.is_primary) continue;
@@ -114,6 +109,27 @@ CUresult end_primary(Context& context, End when) {
 }
 
 }  // namespace
+
+CUresult make_legacy_stream(Context& context) {
+  if (context.legacy != nullptr) return CUDA_SUCCESS;
+  uint64_t first_number;
+  const uint32_t word = Session::get().allocate_word(&first_number);
+  Stream* const legacy = word < N_PROGRESS_WORDS ? tables().streams.create() : nullptr;
+  if (legacy == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  legacy->context = &home_of(context);
+  legacy->owner = &context;
+  legacy->id = context.id;
+  legacy->word = word;
+  legacy->issued = first_number;
+  context.legacy = legacy;
+  return CUDA_SUCCESS;
+}
+
+void drop_legacy_stream(Context& context) {
+  if (context.legacy == nullptr) return;
+  Session::get().free_word(context.legacy->word, context.legacy->issued);
+  tables().streams.remove(context.legacy->handle);
+}
 
 CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -172,7 +188,10 @@ CUresult device_primary_ctx_set_flags_v2(CUdevice dev, unsigned int flags) {
 
 // ---- contexts of cuCtxCreate
 
-CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+namespace {
+
+CUresult create(CUcontext* pctx, const std::vector<wire::ExecAffinity>& affinity, unsigned flags,
+                CUdevice dev) {
   CUresult error;
   if (primary_of(dev, &error) == nullptr) return error;
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -188,11 +207,10 @@ CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
   context->attach_count = 1;
   context->id = next_context_id();
   const std::lock_guard lock(context->mutex);
-  if ((error = activate(*context, wire::Op::cuCtxCreate_v2)) != CUDA_SUCCESS) {
-    if (Stream* const legacy = context->legacy) {
-      Session::get().free_word(legacy->word, legacy->issued);
-      tables().streams.remove(legacy->handle);
-    }
+  const auto n = static_cast<uint32_t>(affinity.size());
+  error = activate(*context, wire::Op::cuCtxCreate_v2, affinity.data(), n);
+  if (error != CUDA_SUCCESS) {
+    drop_legacy_stream(*context);
     context->destroyed = true;
     return error;
   }
@@ -200,29 +218,59 @@ CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
   *pctx = from_wire<CUcontext>(context->handle);
   return CUDA_SUCCESS;
 }
+
+}  // namespace
+
+CUresult ctx_create_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  return create(pctx, {}, flags, dev);
+}
 CUresult ctx_create(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-  return ctx_create_v2(pctx, flags, dev);
+  return create(pctx, {}, flags, dev);
 }
 
-CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam*, int numParams, unsigned int flags,
-                       CUdevice dev) {
-  if (numParams != 0) {
-    return static_cast<CUresult>(refuse_part("cuCtxCreate with execution affinity"));
+CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams,
+                       unsigned int flags, CUdevice dev) {
+  numParams = std::max(numParams, 0);
+  if (numParams != 0 && paramsArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // There are no more kinds of them: what comes twice is refused.
+  if (static_cast<uint32_t>(numParams) > wire::MAX_EXEC_AFFINITY) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<wire::ExecAffinity> affinity;
+  for (int i = 0; i < numParams; ++i) {
+    affinity.push_back(
+        {static_cast<uint32_t>(paramsArray[i].type), paramsArray[i].param.smCount.val});
   }
-  return ctx_create_v2(pctx, flags, dev);
+  return create(pctx, affinity, flags, dev);
 }
 
 CUresult ctx_create_v4(CUcontext* pctx, CUctxCreateParams* params, unsigned int flags,
                        CUdevice dev) {
-  if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr)) {
-    return static_cast<CUresult>(refuse_part("cuCtxCreate with execution affinity or graphics"));
+  if (params == nullptr) return create(pctx, {}, flags, dev);
+  if (params->execAffinityParams != nullptr && params->cigParams != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
-  return ctx_create_v2(pctx, flags, dev);
+  if (params->cigParams != nullptr) {
+    return static_cast<CUresult>(refuse_part("cuCtxCreate with graphics"));
+  }
+  return ctx_create_v3(pctx, params->execAffinityParams, params->numExecAffinityParams, flags, dev);
+}
+
+CUresult ctx_get_exec_affinity(CUexecAffinityParam* pExecAffinity, CUexecAffinityType type) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (pExecAffinity == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const wire::GetExecAffinity body{call.context(), static_cast<uint32_t>(type), 0};
+  wire::ExecAffinity out;
+  const CUresult result = call.sync(wire::Op::cuCtxGetExecAffinity, body, &out);
+  if (result != CUDA_SUCCESS) return result;
+  pExecAffinity->type = static_cast<CUexecAffinityType>(out.type);
+  pExecAffinity->param.smCount.val = out.value;
+  return CUDA_SUCCESS;
 }
 
 CUresult ctx_destroy_v2(CUcontext ctx) {
-  Context* const context = find(ctx);
-  if (context == nullptr || context->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  Context* const context = find_itself(ctx);
+  const bool is_own = context != nullptr && !context->is_primary && context->primary == nullptr;
+  if (!is_own) return CUDA_ERROR_INVALID_CONTEXT;
   run_storage_destructors(*context);
   const std::lock_guard lock(context->mutex);
   if (context->destroyed) return CUDA_ERROR_INVALID_CONTEXT;

@@ -20,9 +20,14 @@ ContextStack& context_stack() { return of_this_thread<ContextStack>(); }
 
 }  // namespace
 
-Context* current_context() {
+Context* current_itself() {
   const ContextStack& stack = context_stack();
   return stack.empty() ? nullptr : stack.back();
+}
+Context* current_context() {
+  Context* const itself = current_itself();
+  const bool is_green = itself != nullptr && itself->primary != nullptr && !itself->destroyed;
+  return is_green ? itself->primary : itself;
 }
 uint64_t next_context_id() {
   static std::atomic<uint64_t> last{0};
@@ -34,13 +39,13 @@ void pop_context() { context_stack().pop_back(); }
 
 CUresult ctx_get_current(CUcontext* pctx) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Context* const context = current_context();
+  const Context* const context = current_itself();
   *pctx = context == nullptr ? nullptr : from_wire<CUcontext>(context->handle);
   return CUDA_SUCCESS;
 }
 
 CUresult ctx_set_current(CUcontext ctx) {
-  Context* const context = ctx == nullptr ? nullptr : find(ctx);
+  Context* const context = ctx == nullptr ? nullptr : find_itself(ctx);
   if (ctx != nullptr && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   // CUDA 13.0 cuda.h: replaces the top; null pops it.
   if (!context_stack().empty()) context_stack().pop_back();
@@ -49,7 +54,8 @@ CUresult ctx_set_current(CUcontext ctx) {
 }
 
 CUresult ctx_push_current_v2(CUcontext ctx) {
-  Context* const context = find(ctx);
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = find_itself(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   context_stack().push_back(context);
   return CUDA_SUCCESS;
@@ -80,7 +86,8 @@ CUresult ctx_get_flags(unsigned int* flags) {
   const Context* const context = current_context();
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  *flags = context->flags;
+  // On driver 580 a primary context maps host memory whatever it was asked for.
+  *flags = context->flags | (context->is_primary ? unsigned{CU_CTX_MAP_HOST} : 0);
   return CUDA_SUCCESS;
 }
 
@@ -95,8 +102,12 @@ CUresult ctx_set_flags(unsigned int flags) {
 }
 
 CUresult ctx_get_id(CUcontext ctx, unsigned long long* ctxId) {
-  const Context* const context = ctx == nullptr ? current_context() : find(ctx);
+  const Context* const context = ctx == nullptr ? current_itself() : find_itself(ctx);
   if (ctxId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const gone = ctx == nullptr ? context : tables().contexts.find(to_wire(ctx));
+  if (gone != nullptr && gone->primary != nullptr && gone->destroyed) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *ctxId = context->id;
   return CUDA_SUCCESS;
@@ -121,8 +132,9 @@ CUresult ctx_get_stream_priority_range(int* leastPriority, int* greatestPriority
 CUresult finish_work(Context& context) {
   std::vector<StreamNumber> numbers;
   {
-    const std::lock_guard lock(context.mutex);
-    for (Stream* stream : context.streams) {
+    const std::lock_guard lock(home_of(context).mutex);
+    for (Stream* stream : home_of(context).streams) {
+      if (stream->context != &context && stream->owner != &context) continue;
       if (stream->capture.load() != nullptr) continue;
       uint64_t number;
       if (const CUresult bad = mark_stream(*stream, &number)) return bad;
@@ -139,18 +151,18 @@ CUresult finish_work(Context& context) {
 CUresult ctx_synchronize() { return ctx_synchronize_v2(nullptr); }
 
 CUresult ctx_synchronize_v2(CUcontext ctx) {
-  Context* const wanted = ctx == nullptr ? nullptr : find(ctx);
-  if (ctx != nullptr && wanted == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  const Call call(CaptureRule::FORBIDDEN, wanted);
+  Context* const itself = ctx == nullptr ? current_itself() : find_itself(ctx);
+  if (ctx != nullptr && itself == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const Call call(CaptureRule::FORBIDDEN, ctx == nullptr ? nullptr : &home_of(*itself));
   if (call.status() != CUDA_SUCCESS) return call.status();
-  Context& context = call.context_object();
-  if (!context.active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!itself->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = break_captures(*itself)) return bad;
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
-    const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{context.handle});
+    const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()});
     return result != CUDA_SUCCESS ? result : session.finished();
   }
-  return finish_work(context);
+  return finish_work(*itself);
 }
 
 }  // namespace kvgpu::guest

@@ -6,8 +6,10 @@
 namespace kvgpu::guest {
 
 // The calling thread's current context; null: none. An inactive primary context counts as current,
-// as in the driver.
+// as in the driver. For a green context that lives it is the primary one.
 Context* current_context();
+// The same, or the green context itself.
+Context* current_itself();
 void push_context(Context& context);
 void pop_context();
 
@@ -22,6 +24,6 @@ uint64_t next_context_id();  // of cuCtxGetId
 Stream* find_stream(CUstream stream, CUresult* error);
 
 // A new stream object with a progress word, known to the worker. Null and `error` on failure.
-Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* error);
+Stream* make_stream(Context& owner, unsigned flags, int priority, CUresult* error);
 
 }  // namespace kvgpu::guest

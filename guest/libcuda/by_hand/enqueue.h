@@ -85,7 +85,8 @@ struct StreamNumber {
 };
 CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers);
 
-// What destroyed streams have still to do. Holding context.mutex.
+// What destroyed streams have still to do, of a context or of a green one. Holding the mutex of the
+// former.
 enum class Streams { ALL, BLOCKING };
 void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* numbers);
 

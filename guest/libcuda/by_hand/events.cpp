@@ -60,25 +60,33 @@ CUresult event_destroy_v2(CUevent hEvent) {
   return call.async(wire::Op::cuEventDestroy_v2, body);
 }
 
+CUresult event_destroy(CUevent hEvent) { return event_destroy_v2(hEvent); }
+
 CUresult event_record(CUevent hEvent, CUstream hStream) {
   return event_record_with_flags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
 }
 
 CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    return static_cast<CUresult>(
-        refuse_part("cuEventRecordWithFlags with CU_EVENT_RECORD_EXTERNAL"));
-  }
-  if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Event* const event = find(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->context != enqueue.stream().context) return CUDA_ERROR_INVALID_HANDLE;
   const wire::RecordEvent body{0, 0, event->handle, flags, 0};
-  if (const Capture* capture = enqueue.capture()) {
+  if (flags == CU_EVENT_RECORD_EXTERNAL && enqueue.capture() == nullptr) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  if (Capture* const capture = enqueue.capture()) {
     const CUresult result = enqueue.submit_and_ask(wire::Op::cuEventRecord, body);
     if (result != CUDA_SUCCESS) return result;
+    if (flags == CU_EVENT_RECORD_EXTERNAL) {  // each launch of the graph records it
+      capture->with_graph([event](Graph& graph) {
+        graph.events.insert(event->handle);
+        graph.recorded.insert(event->handle);
+      });
+      return CUDA_SUCCESS;
+    }
     const std::lock_guard lock(event->mutex);
     event->recorded = true;
     event->by_graph = false;

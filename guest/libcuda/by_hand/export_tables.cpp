@@ -95,7 +95,7 @@ const auto cudart_interface =
 // ---- TOOLS_TLS
 CUresult tools_none(...) { return CUDA_SUCCESS; }
 CUresult tools_current_context(CUcontext* context) {
-  const Context* const current = current_context();
+  const Context* const current = current_itself();
   *context = current == nullptr ? nullptr : from_wire<CUcontext>(current->handle);
   return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }

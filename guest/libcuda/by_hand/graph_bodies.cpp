@@ -27,12 +27,13 @@ CUresult place_in_graph(const wire::MemcpyNode& box, wire::MemcpySide* side) {
 
 NodeBody::~NodeBody() {
   if (function_ != 0) Session::get().release_function(function_);
+  for (CUgraph body : bodies_) forget(to_wire(body));
   if (staged_bytes_ != 0) Staging::get().release({staged_off_, staged_bytes_});
 }
 
 CUresult NodeBody::enter(CUcontext context) {
   if (context == nullptr) return CUDA_SUCCESS;
-  context_ = find(context);
+  context_ = find_itself(context);
   return context_ == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -121,7 +122,36 @@ CUresult NodeBody::event(CUgraphNodeType type, CUevent event) {
   return CUDA_SUCCESS;
 }
 
-CUresult NodeBody::any(const CUgraphNodeParams* p) {
+CUresult NodeBody::conditional(CUDA_CONDITIONAL_NODE_PARAMS* p) {
+  if (p->ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = enter(p->ctx)) return bad;
+  if (p->size > wire::MAX_BODIES) {
+    return static_cast<CUresult>(refuse_part("a conditional node with more than 1,024 bodies"));
+  }
+  put(CU_GRAPH_NODE_TYPE_CONDITIONAL,
+      wire::ConditionalNode{p->handle, static_cast<uint32_t>(p->type), p->size});
+  for (unsigned i = 0; i < p->size; ++i) {
+    const Graph* const body = tables().graphs.create();
+    if (body == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    bodies_.push_back(from_wire<CUgraph>(body->handle));
+    put(CU_GRAPH_NODE_TYPE_CONDITIONAL, body->handle);
+  }
+  conditional_ = p;
+  return CUDA_SUCCESS;
+}
+
+void NodeBody::adopt_bodies(Graph& graph, CUgraphNode node) {
+  if (conditional_ == nullptr) return;
+  for (CUgraph body : bodies_) {
+    find(body)->parent = graph.handle;
+    graph.children.push_back(to_wire(body));
+  }
+  std::vector<CUgraph>& kept = graph.bodies[to_wire(node)] = std::move(bodies_);
+  bodies_.clear();
+  conditional_->phGraph_out = kept.data();
+}
+
+CUresult NodeBody::any(CUgraphNodeParams* p) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == sizeof p->kernel);
   CUDA_KERNEL_NODE_PARAMS as_kernel;
@@ -164,6 +194,8 @@ CUresult NodeBody::any(const CUgraphNodeParams* p) {
       const CUDA_BATCH_MEM_OP_NODE_PARAMS as_batch{m.ctx, m.count, m.paramArray, m.flags};
       return batch(&as_batch);
     }
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return conditional(&p->conditional);
     default:
       return static_cast<CUresult>(refuse_part("a graph node of this type"));
   }

@@ -17,9 +17,16 @@ struct Dependencies {
   size_t n;
 };
 
+// What is made current for a record about a node: a node is of the context or the green context
+// that it is made in. Memory is the primary context's.
+wire::Handle context_of(const GraphCall& call, const NodeBody& body) {
+  if (body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC || call.context() == 0) return call.context();
+  return body.context() == nullptr ? current_itself()->handle : body.context()->handle;
+}
+
 CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBody& body) {
   if (out == nullptr || (after.n != 0 && after.nodes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  const GraphCall call(body.context());
+  const GraphCall call(body.context() == nullptr ? nullptr : &home_of(*body.context()));
   if (call.status() != CUDA_SUCCESS) return call.status();
   Graph* const graph = find(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -36,7 +43,8 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
     edges[i] = {to_wire(after.nodes[i]), 0, {}};
     if (after.data != nullptr) std::memcpy(edges[i].data, &after.data[i], sizeof edges[i].data);
   }
-  const wire::AddGraphNode head{call.context(), graph->handle, static_cast<uint32_t>(body.type()),
+  const wire::AddGraphNode head{context_of(call, body), graph->handle,
+                                static_cast<uint32_t>(body.type()),
                                 static_cast<uint32_t>(edges.size())};
   struct {
     wire::GraphNodeNamed node;
@@ -52,6 +60,7 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
     if (bad != CUDA_SUCCESS) return bad;
   }
   const auto node = from_wire<CUgraphNode>(out_values.node.node);
+  body.adopt_bodies(*graph, node);
   for (size_t i = edges.size(); i < after.n; ++i) {
     const CUgraphEdgeData* const data = after.data == nullptr ? nullptr : &after.data[i];
     if (const CUresult bad = graph_add_dependencies_v2(handle, &after.nodes[i], &node, data, 1)) {
@@ -64,9 +73,9 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
 }
 
 CUresult set(CUgraphNode node, NodeBody& body) {
-  const GraphCall call(body.context());
+  const GraphCall call(body.context() == nullptr ? nullptr : &home_of(*body.context()));
   if (call.status() != CUDA_SUCCESS) return call.status();
-  const wire::SetGraphNode head{call.context(), 0, to_wire(node),
+  const wire::SetGraphNode head{context_of(call, body), 0, to_wire(node),
                                 static_cast<uint32_t>(body.type()), 0};
   wire::ChildGraphNamed owner;
   const CUresult result = call.sync(wire::Op::cuGraphNodeSetParams, head, &owner, body.bytes());
@@ -79,12 +88,12 @@ CUresult set(CUgraphNode node, NodeBody& body) {
 }
 
 CUresult set(CUgraphExec handle, CUgraphNode node, NodeBody& body) {
-  const GraphCall call(body.context());
+  const GraphCall call(body.context() == nullptr ? nullptr : &home_of(*body.context()));
   if (call.status() != CUDA_SUCCESS) return call.status();
   GraphExec* const exec = find(handle);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = body.may_belong_to(*exec, node)) return bad;
-  const wire::SetGraphNode head{call.context(), exec->handle, to_wire(node),
+  const wire::SetGraphNode head{context_of(call, body), exec->handle, to_wire(node),
                                 static_cast<uint32_t>(body.type()), 0};
   const CUresult result = call.sync(wire::Op::cuGraphExecNodeSetParams, head, body.bytes());
   if (result == CUDA_SUCCESS) body.belongs_to(*exec, node);
@@ -239,6 +248,7 @@ CUresult graph_batch_mem_op_node_set_params(CUgraphNode hNode,
 }
 CUresult graph_node_set_params(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
   FILL(body, body.any(nodeParams));
+  if (body.type() == CU_GRAPH_NODE_TYPE_CONDITIONAL) return CUDA_ERROR_NOT_SUPPORTED;
   if (body.type() == CU_GRAPH_NODE_TYPE_GRAPH || body.type() == CU_GRAPH_NODE_TYPE_EMPTY) {
     return static_cast<CUresult>(refuse_part("cuGraphNodeSetParams of a node of this type"));
   }
@@ -298,6 +308,7 @@ CUresult graph_exec_batch_mem_op_node_set_params(CUgraphExec hGraphExec, CUgraph
 CUresult graph_exec_node_set_params(CUgraphExec hGraphExec, CUgraphNode hNode,
                                     CUgraphNodeParams* nodeParams) {
   FILL(body, body.any(nodeParams));
+  if (body.type() == CU_GRAPH_NODE_TYPE_CONDITIONAL) return CUDA_ERROR_NOT_SUPPORTED;
   if (body.type() == CU_GRAPH_NODE_TYPE_EMPTY) return CUDA_ERROR_INVALID_VALUE;
   return set(hGraphExec, hNode, body);
 }

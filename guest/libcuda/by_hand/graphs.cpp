@@ -20,7 +20,8 @@ CUresult check_events(Graph& graph) {
   return static_cast<CUresult>(refuse_part("a graph that names more than 1,024 events"));
 }
 
-// Makes an exec of the graph with a call that gets the exec's handle.
+// Makes an exec of the graph with a call that gets the exec's handle, and tells what kernels call
+// it.
 template <typename Instantiate>
 CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantiate ask) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -30,10 +31,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
   Graph* const graph = find(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr uint64_t KNOWN = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
-                             CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) {
-    return static_cast<CUresult>(refuse_part("cuGraphInstantiate with DEVICE_LAUNCH"));
-  }
+                             CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY |
+                             CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
   if (flags & ~KNOWN) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = check_events(*graph)) return bad;
   GraphExec* const exec = tables().graph_execs.create();
@@ -44,13 +43,15 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
   CUresult result = list_host_nodes(call, *graph, &exec->host_nodes);
   for (const auto& node : exec->host_nodes) Session::get().keep_function(node.function);
   if (result == CUDA_SUCCESS) {
-    result = ask(call, wire::GraphInstantiate{call.context(), graph->handle, exec->handle, flags});
+    const wire::GraphInstantiate body{call.context(), graph->handle, exec->handle, flags};
+    result = ask(call, body, &exec->device_handle);
   }
   if (result != CUDA_SUCCESS) {
     forget(exec->handle);
     return result;
   }
-  *out = from_wire<CUgraphExec>(exec->handle);
+  if (exec->device_handle != 0) tables().device_execs.add(exec->device_handle, exec->handle);
+  *out = from_wire<CUgraphExec>(exec->device_handle != 0 ? exec->device_handle : exec->handle);
   return CUDA_SUCCESS;
 }
 
@@ -125,6 +126,24 @@ CUresult graph_clone(CUgraph* phGraphClone, CUgraph originalGraph) {
   return CUDA_SUCCESS;
 }
 
+CUresult graph_conditional_handle_create(CUgraphConditionalHandle* pHandle_out, CUgraph hGraph,
+                                         CUcontext ctx, unsigned int defaultLaunchValue,
+                                         unsigned int flags) {
+  if (pHandle_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const GraphCall call;
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const Graph* const graph = find(hGraph);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const named = find_itself(ctx);
+  if (named == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const wire::ConditionalHandleCreate body{call.context(), graph->handle, named->handle,
+                                           defaultLaunchValue, flags};
+  wire::Value64 out;
+  const CUresult result = call.sync(wire::Op::cuGraphConditionalHandleCreate, body, &out);
+  if (result == CUDA_SUCCESS) *pHandle_out = out.value;
+  return result;
+}
+
 CUresult graph_child_graph_node_get_graph(CUgraphNode hNode, CUgraph* phGraph) {
   if (phGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const GraphCall call;
@@ -148,10 +167,14 @@ CUresult graph_child_graph_node_get_graph(CUgraphNode hNode, CUgraph* phGraph) {
 CUresult graph_instantiate_with_flags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                       unsigned long long flags) {
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) return CUDA_ERROR_INVALID_VALUE;
-  return instantiate(phGraphExec, hGraph, flags,
-                     [](const GraphCall& call, const wire::GraphInstantiate& body) {
-                       return call.sync(wire::Op::cuGraphInstantiateWithFlags, body);
-                     });
+  return instantiate(
+      phGraphExec, hGraph, flags,
+      [](const GraphCall& call, const wire::GraphInstantiate& body, uint64_t* device) {
+        wire::Value64 out;
+        const CUresult made = call.sync(wire::Op::cuGraphInstantiateWithFlags, body, &out);
+        *device = out.value;
+        return made;
+      });
 }
 
 CUresult graph_instantiate_with_params(CUgraphExec* phGraphExec, CUgraph hGraph,
@@ -164,11 +187,16 @@ CUresult graph_instantiate_with_params(CUgraphExec* phGraphExec, CUgraph hGraph,
   const bool upload = params.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
   const uint64_t flags = params.flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
   const CUresult result = instantiate(
-      phGraphExec, hGraph, flags, [&](const GraphCall& call, const wire::GraphInstantiate& body) {
-        wire::InstantiateResult out;
+      phGraphExec, hGraph, flags,
+      [&](const GraphCall& call, const wire::GraphInstantiate& body, uint64_t* device) {
+        struct {
+          wire::InstantiateResult head;
+          wire::Value64 device_handle;
+        } out;
         const CUresult made = call.sync(wire::Op::cuGraphInstantiateWithParams, body, &out);
-        params.result_out = static_cast<CUgraphInstantiateResult>(out.result);
-        params.hErrNode_out = from_wire<CUgraphNode>(out.node);
+        params.result_out = static_cast<CUgraphInstantiateResult>(out.head.result);
+        params.hErrNode_out = from_wire<CUgraphNode>(out.head.node);
+        *device = out.device_handle.value;
         return made;
       });
   if (result != CUDA_SUCCESS || !upload) return result;
@@ -194,7 +222,7 @@ CUresult graph_exec_get_flags(CUgraphExec hGraphExec, cuuint64_t* flags) {
   const GraphExec* const exec = find(hGraphExec);
   if (exec == nullptr || flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Driver 580 does not name USE_NODE_PRIORITY.
-  *flags = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+  *flags = exec->flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY};
   return CUDA_SUCCESS;
 }
 

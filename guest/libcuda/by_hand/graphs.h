@@ -48,14 +48,17 @@ class NodeBody {
   CUresult alloc(const CUDA_MEM_ALLOC_NODE_PARAMS* params);
   CUresult free(CUdeviceptr dptr);
   CUresult batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params);
-  CUresult any(const CUgraphNodeParams* params);
+  CUresult conditional(CUDA_CONDITIONAL_NODE_PARAMS* params);
+  CUresult any(CUgraphNodeParams* params);
 
   CUgraphNodeType type() const { return type_; }
-  Context* context() const { return context_; }  // null: the current one
+  Context* context() const { return context_; }  // a green one itself; null: the current one
   Part bytes() const { return {bytes_.data(), static_cast<uint32_t>(bytes_.size())}; }
 
   // The node is there: what it names belongs to this graph or exec now.
   void belongs_to(Graph& graph);
+  // Likewise the bodies of a conditional node, which the program is told of.
+  void adopt_bodies(Graph& graph, CUgraphNode node);
   // Likewise what an alloc node has been given.
   CUresult adopt(uint64_t dptr, Context* context);
   uint64_t address() const { return address_; }
@@ -74,8 +77,10 @@ class NodeBody {
   CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
   Context* context_ = nullptr;
   std::vector<std::byte> bytes_;
-  uint64_t function_ = 0;                       // kept by this
-  wire::Handle object_ = 0;                     // graph or event
+  uint64_t function_ = 0;    // kept by this
+  wire::Handle object_ = 0;  // graph or event
+  CUDA_CONDITIONAL_NODE_PARAMS* conditional_ = nullptr;
+  std::vector<CUgraph> bodies_;                 // of it; this object's until the node is there
   uint64_t memory_bytes_ = 0, address_ = 0;     // of an alloc node
   uint64_t staged_off_ = 0, staged_bytes_ = 0;  // parameters in the slab
 };

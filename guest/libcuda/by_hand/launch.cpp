@@ -182,6 +182,27 @@ CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned
   return launch_kernel_ex(&config, f, kernelParams, nullptr, hStream);
 }
 
+CUresult launch_cooperative_kernel_multi_device(CUDA_LAUNCH_PARAMS* launchParamsList,
+                                                unsigned int numDevices, unsigned int flags) {
+  constexpr unsigned KNOWN = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                             CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+  const size_t n_devices = Session::get().devices().size();
+  if (launchParamsList == nullptr || numDevices == 0 || numDevices > n_devices ||
+      (flags & ~KNOWN) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (numDevices > 1) {
+    return static_cast<CUresult>(refuse_part("a cooperative launch on several GPUs"));
+  }
+  const CUDA_LAUNCH_PARAMS& p = *launchParamsList;
+  const bool is_default =
+      p.hStream == nullptr || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD;
+  if (is_default) return CUDA_ERROR_INVALID_HANDLE;
+  return launch_cooperative_kernel(p.function, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX,
+                                   p.blockDimY, p.blockDimZ, p.sharedMemBytes, p.hStream,
+                                   p.kernelParams);
+}
+
 namespace {
 
 CUresult submit_function(const Enqueue& enqueue, wire::Op op, uint64_t id) {

@@ -26,9 +26,9 @@ CUresult adopt(const Call& call, uint64_t dptr, uint64_t bytes) {
 }  // namespace
 
 CUresult mem_alloc_v2(CUdeviceptr* dptr, size_t bytesize) {
-  if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
+  if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   const Allowance allowance(call, bytesize);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   wire::MemAllocated out;

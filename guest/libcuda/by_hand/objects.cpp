@@ -11,6 +11,20 @@ Tables& tables() {
   return all;
 }
 
+void DeviceExecs::add(uint64_t device_handle, wire::Handle handle) {
+  const std::lock_guard lock(mutex_);
+  handles_[device_handle] = handle;
+}
+void DeviceExecs::remove(uint64_t device_handle) {
+  const std::lock_guard lock(mutex_);
+  handles_.erase(device_handle);
+}
+wire::Handle DeviceExecs::find(uint64_t device_handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = handles_.find(device_handle);
+  return found == handles_.end() ? 0 : found->second;
+}
+
 void forget(wire::Handle handle) {
   switch (wire::handle_kind(handle)) {
     case wire::Kind::MODULE: {
@@ -40,6 +54,7 @@ void forget(wire::Handle handle) {
       const GraphExec* const exec = tables().graph_execs.find(handle);
       if (exec == nullptr) return;
       for (const auto& node : exec->host_nodes) Session::get().release_function(node.function);
+      if (exec->device_handle != 0) tables().device_execs.remove(exec->device_handle);
       tables().graph_execs.remove(handle);
       return;
     }

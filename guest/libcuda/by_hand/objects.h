@@ -36,15 +36,19 @@ struct Context {
   int retain_count = 0;  // of a primary context
   int attach_count = 0;  // of the others
   wire::ContextRetained info{};
+  // Of a green context, which has streams of its own; all else is the primary context's.
+  Context* primary = nullptr;
+  std::atomic<bool> is_converted{false};  // its handle is a context's, too
   Stream* legacy = nullptr;
-  std::mutex mutex;  // the primary context's state and the lists below
-  std::vector<Stream*> streams;
+  std::mutex mutex;              // the primary context's state and the lists below
+  std::vector<Stream*> streams;  // those of green contexts stand with their primary context
   // Of streams that were destroyed with work in flight: a synchronisation waits for it all the
   // same.
   struct Leaving {
     uint32_t word;
     uint64_t last_number;
     bool is_blocking;
+    const Context* owner;
   };
   std::vector<Leaving> leaving;
   // Hidden streams of threads that are gone. Their lock is never held while anybody waits: a thread
@@ -53,9 +57,14 @@ struct Context {
   std::vector<wire::Handle> idle_thread_streams;
 };
 
+inline Context& home_of(Context& context) {
+  return context.primary == nullptr ? context : *context.primary;
+}
+
 struct Stream {
   wire::Handle handle = 0;
   Context* context = nullptr;
+  Context* owner = nullptr;  // the same, or a green context of it
   uint64_t id = 0;
   unsigned flags = 0;
   int priority = 0;
@@ -71,7 +80,7 @@ struct Stream {
   std::vector<CUgraphNode> dependencies;
   std::vector<CUgraphEdgeData> dependency_data;
 
-  bool is_legacy() const { return context->legacy == this; }
+  bool is_legacy() const { return owner->legacy == this; }
 };
 
 struct Event {
@@ -80,7 +89,8 @@ struct Event {
   unsigned flags = 0;
   std::mutex mutex;
   bool recorded = false;
-  bool by_graph = false;  // the last record was a graph's: the driver is asked
+  // The last record was a graph's, or a whole context's: the driver is asked.
+  bool by_graph = false;
   uint32_t word = 0;
   uint64_t number = 0;
   uint64_t capture_id = 0;  // 0: the last record was an ordinary one
@@ -131,6 +141,7 @@ struct Graph {
   };
   std::map<wire::Handle, KernelParams> kernel_params;                  // by node
   std::map<wire::Handle, std::vector<CUmemAccessDesc>> memory_access;  // likewise
+  std::map<wire::Handle, std::vector<CUgraph>> bodies;  // of conditional nodes, for the program
   std::map<wire::Handle, std::vector<CUstreamBatchMemOpParams>> batches;
 };
 
@@ -139,6 +150,7 @@ Graph& outermost(Graph& graph);
 
 struct GraphExec {
   wire::Handle handle = 0;
+  uint64_t device_handle = 0;  // what the program calls it, where kernels may launch it
   Context* context = nullptr;
   uint64_t flags = 0;
   struct HostNode {
@@ -276,6 +288,18 @@ class Table {
   uint32_t n_used_ = 1;  // index 0 stays unused: no handle looks like CU_STREAM_LEGACY
 };
 
+// Execs that kernels may launch: the program has the driver's own handles, which are no ids.
+class DeviceExecs {
+ public:
+  void add(uint64_t device_handle, wire::Handle handle);
+  void remove(uint64_t device_handle);
+  wire::Handle find(uint64_t device_handle) const;  // 0: none
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uint64_t, wire::Handle> handles_;
+};
+
 struct Tables {
   Table<Context> contexts;
   Table<Stream> streams;
@@ -289,6 +313,7 @@ struct Tables {
   Table<Link> links;
   Table<Array> arrays;
   Table<Reference> references;
+  DeviceExecs device_execs;
 };
 Tables& tables();  // never destroyed: exit handlers of other libraries still call us
 
@@ -296,15 +321,25 @@ template <typename CudaHandle>
 wire::Handle to_wire(CudaHandle handle) {
   return reinterpret_cast<wire::Handle>(handle);
 }
+inline wire::Handle to_wire(CUgraphExec handle) {
+  const auto number = reinterpret_cast<uint64_t>(handle);
+  return wire::handle_tagged(number) ? number : tables().device_execs.find(number);
+}
 template <typename CudaHandle>
 CudaHandle from_wire(wire::Handle handle) {
   return reinterpret_cast<CudaHandle>(handle);
 }
 
 // A destroyed context's object stays where it is: threads may still have it current.
-inline Context* find(CUcontext h) {
+inline Context* find_itself(CUcontext h) {
   Context* const context = tables().contexts.find(to_wire(h));
-  return context != nullptr && !context->destroyed ? context : nullptr;
+  if (context == nullptr || context->destroyed) return nullptr;
+  return context->primary == nullptr || context->is_converted ? context : nullptr;
+}
+// What memory, kernels and events belong to: for a green context its primary one.
+inline Context* find(CUcontext h) {
+  Context* const context = find_itself(h);
+  return context == nullptr ? nullptr : &home_of(*context);
 }
 inline Event* find(CUevent h) { return tables().events.find(to_wire(h)); }
 inline Module* find(CUmodule h) { return tables().modules.find(to_wire(h)); }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cuda_api.h"
+#include "error_log.h"
 #include "log.h"
 #include "session.h"
 
@@ -31,7 +32,7 @@ int refuse(int index) {
     log(Level::WARNING, "%s is refused (CUDA_ERROR_NOT_SUPPORTED): %s", REFUSED_NAMES[index].name,
         REFUSED_NAMES[index].why);
   }
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return answered(REFUSED_NAMES[index].name, CUDA_ERROR_NOT_SUPPORTED);
 }
 
 int refuse_part(const char* what) {

@@ -62,14 +62,20 @@ Stream* find_stream(CUstream handle, CUresult* error) {
     *error = context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return nullptr;
   }
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return context->legacy;
-  if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(*context, error);
+  Context& itself = *current_itself();
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return itself.legacy;
+  if (handle == CU_STREAM_PER_THREAD && itself.primary == nullptr) {
+    return per_thread_stream(itself, error);
+  }
   Stream* const stream = tables().streams.find(to_wire(handle));
   if (stream == nullptr) *error = CUDA_ERROR_INVALID_HANDLE;
-  return stream;
+  if (stream == nullptr || !stream->owner->destroyed) return stream;
+  *error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return nullptr;
 }
 
-Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* error) {
+Stream* make_stream(Context& owner, unsigned flags, int priority, CUresult* error) {
+  Context& context = home_of(owner);
   Session& session = Session::get();
   uint64_t first_number = 0;
   const uint32_t word = session.allocate_word(&first_number);
@@ -80,12 +86,13 @@ Stream* make_stream(Context& context, unsigned flags, int priority, CUresult* er
   }
   static std::atomic<uint64_t> next_id{16};
   stream->context = &context;
+  stream->owner = &owner;
   stream->id = next_id++;
   stream->flags = flags;
   stream->priority = priority;
   stream->word = word;
   stream->issued = first_number;
-  const wire::StreamCreate body{context.handle, stream->handle, word, flags, priority, 0};
+  const wire::StreamCreate body{owner.handle, stream->handle, word, flags, priority, 0};
   *error = session.send(wire::Op::cuStreamCreate, context.device, part(body));
   if (*error != CUDA_SUCCESS) return nullptr;
   const std::lock_guard lock(context.mutex);
@@ -129,9 +136,12 @@ CUresult mark_given_work(Stream& stream, uint64_t* number) {
 }
 
 void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* numbers) {
-  forget_done(context);
-  for (const auto& [word, last_number, is_blocking] : context.leaving) {
-    if (which == Streams::ALL || is_blocking) numbers->push_back({word, last_number});
+  Context& home = home_of(context);
+  forget_done(home);
+  for (const auto& [word, last_number, is_blocking, owner] : home.leaving) {
+    const bool is_wanted = which == Streams::ALL ? &context == &home || &context == owner
+                                                 : is_blocking && &context == owner;
+    if (is_wanted) numbers->push_back({word, last_number});
   }
 }
 
@@ -144,10 +154,11 @@ CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers) {
   const std::lock_guard lock(stream.context->mutex);
   for (Stream* other : stream.context->streams) {
     if (other == &stream || (other->flags & CU_STREAM_NON_BLOCKING)) continue;
+    if (other->owner != stream.owner) continue;
     if (const CUresult bad = mark_stream(*other, &number)) return bad;
     numbers->push_back({other->word, number});
   }
-  append_leaving(*stream.context, Streams::BLOCKING, numbers);
+  append_leaving(*stream.owner, Streams::BLOCKING, numbers);
   return CUDA_SUCCESS;
 }
 
@@ -181,7 +192,9 @@ CUresult stream_create_with_priority(CUstream* phStream, unsigned int flags, int
   if (find_stream(CU_STREAM_LEGACY, &error) == nullptr) return error;
   // CUDA 13.0 cuda.h: out of range priorities are clamped.
   priority = std::clamp(priority, context.info.greatest_priority, context.info.least_priority);
-  Stream* const stream = make_stream(context, flags, priority, &error);
+  Context& owner = *current_itself();
+  if (owner.primary != nullptr) flags |= CU_STREAM_NON_BLOCKING;  // a green context has no others
+  Stream* const stream = make_stream(owner, flags, priority, &error);
   if (stream == nullptr) return error;
   *phStream = from_wire<CUstream>(stream->handle);
   return CUDA_SUCCESS;
@@ -192,6 +205,7 @@ CUresult stream_destroy_v2(CUstream hStream) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   Stream* const stream = tables().streams.find(to_wire(hStream));
   if (stream == nullptr || stream->is_legacy()) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->owner->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (stream->capture.load() != nullptr)
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   // The word can serve another stream once this one has come to its end.
@@ -202,7 +216,8 @@ CUresult stream_destroy_v2(CUstream hStream) {
     const std::lock_guard lock(context.mutex);
     std::erase(context.streams, stream);
     forget_done(context);
-    context.leaving.push_back({stream->word, last, !(stream->flags & CU_STREAM_NON_BLOCKING)});
+    const bool is_blocking = !(stream->flags & CU_STREAM_NON_BLOCKING);
+    context.leaving.push_back({stream->word, last, is_blocking, stream->owner});
   }
   const uint32_t word = stream->word;
   const wire::StreamRef body{stream->handle};
@@ -211,6 +226,12 @@ CUresult stream_destroy_v2(CUstream hStream) {
       Session::get().send(wire::Op::cuStreamDestroy_v2, context.device, part(body));
   Session::get().free_word(word, last);
   return result;
+}
+
+// A query, a synchronisation: potentially unsafe calls.
+static CUresult wait_allowed(Stream& stream) {
+  if (const CUresult bad = enqueue_allowed(stream)) return bad;
+  return unsafe_call_allowed();
 }
 
 CUresult stream_synchronize(CUstream hStream) {
@@ -222,8 +243,7 @@ CUresult stream_synchronize(CUstream hStream) {
   if (stream->capture.load() != nullptr) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
-  if (const CUresult bad = unsafe_call_allowed()) return bad;
-  if (const CUresult bad = enqueue_allowed(*stream)) return bad;
+  if (const CUresult bad = wait_allowed(*stream)) return bad;
   return synchronize_stream(*stream);
 }
 
@@ -236,8 +256,7 @@ CUresult stream_query(CUstream hStream) {
   if (stream->capture.load() != nullptr) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
-  if (const CUresult bad = unsafe_call_allowed()) return bad;
-  if (const CUresult bad = enqueue_allowed(*stream)) return bad;
+  if (const CUresult bad = wait_allowed(*stream)) return bad;
   std::vector<StreamNumber> numbers;
   if (const CUresult bad = mark_streams(*stream, &numbers)) return bad;
   for (const StreamNumber& each : numbers) {
@@ -251,13 +270,21 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Event* const event = find(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
+  if (Flags == CU_EVENT_WAIT_EXTERNAL) {  // each launch of the graph waits for it
+    Capture* const capture = enqueue.capture();
+    if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+    const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
+    if (result != CUDA_SUCCESS) return result;
+    capture->with_graph([event](Graph& graph) { graph.events.insert(event->handle); });
+    return CUDA_SUCCESS;
+  }
   uint64_t capture_id;
   {
     const std::lock_guard lock(event->mutex);
     if (!event->recorded) return CUDA_SUCCESS;  // CUDA 13.0 cuda.h: then the call does nothing
     capture_id = event->capture_id;
   }
-  const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
   if (capture_id == 0) return enqueue.submit(wire::Op::cuStreamWaitEvent, body);
   // An event of a capture pulls the stream into it; the driver says whether it may.
   const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
@@ -265,22 +292,18 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   return result;
 }
 
-namespace {
-
-// Driver 580 takes some questions about a stream that captures for unsafe calls, others not.
-Stream* find_unless_captured(CUstream handle, CUresult* error) {
+// Driver 580 answers some questions about a stream only while it does not capture.
+static Stream* find_uncaptured(CUstream handle, CUresult* error) {
   Stream* const stream = find_stream(handle, error);
   if (stream == nullptr || stream->capture.load() == nullptr) return stream;
-  *error = unsafe_call_allowed();
-  return *error == CUDA_SUCCESS ? stream : nullptr;
+  *error = break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  return nullptr;
 }
-
-}  // namespace
 
 CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
   CUresult error = CUDA_SUCCESS;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_unless_captured(hStream, &error);
+  Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *flags = stream->flags;
   return error;
 }
@@ -297,29 +320,33 @@ CUresult stream_get_ctx(CUstream hStream, CUcontext* pctx) {
   CUresult error = CUDA_SUCCESS;
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Stream* const stream = find_stream(hStream, &error);
-  if (stream != nullptr) *pctx = from_wire<CUcontext>(stream->context->handle);
-  return error;
+  if (stream == nullptr) return error;
+  stream->owner->is_converted = true;
+  *pctx = from_wire<CUcontext>(stream->owner->handle);
+  return CUDA_SUCCESS;
 }
 
 CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
   CUresult error = CUDA_SUCCESS;
   if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_unless_captured(hStream, &error);
+  Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *streamId = stream->id;
   return error;
 }
 
 CUresult stream_get_ctx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
+  CUresult error = CUDA_SUCCESS;
   if (pCtx == nullptr || pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = stream_get_ctx(hStream, pCtx);
-  if (result == CUDA_SUCCESS) *pGreenCtx = nullptr;  // there are none here
-  return result;
+  const Stream* const stream = find_stream(hStream, &error);
+  if (stream == nullptr) return error;
+  *pCtx = from_wire<CUcontext>(stream->context->handle);
+  return stream_get_green_ctx(hStream, pGreenCtx);
 }
 
 CUresult stream_get_device(CUstream hStream, CUdevice* device) {
   CUresult error = CUDA_SUCCESS;
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *device = stream->context->device;
   return error;
 }

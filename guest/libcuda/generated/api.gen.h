@@ -25,7 +25,20 @@ CUresult device_get_uuid_v2(CUuuid* uuid, CUdevice dev);
 CUresult device_get_pci_bus_id(char* pciBusId, int len, CUdevice dev);
 CUresult device_get_by_pci_bus_id(CUdevice* dev, const char* pciBusId);
 CUresult device_compute_capability(int* major, int* minor, CUdevice dev);
+CUresult device_total_mem(unsigned int* bytes, CUdevice dev);
+CUresult device_get_properties(CUdevprop* prop, CUdevice dev);
+CUresult device_get_exec_affinity_support(int* pi, CUexecAffinityType type, CUdevice dev);
+CUresult device_get_host_atomic_capabilities(unsigned int* capabilities,
+                                             const CUatomicOperation* operations,
+                                             unsigned int count, CUdevice dev);
 CUresult module_get_loading_mode(CUmoduleLoadingMode* mode);
+CUresult logs_register_callback(CUlogsCallback callbackFunc, void* userData,
+                                CUlogsCallbackHandle* callback_out);
+CUresult logs_unregister_callback(CUlogsCallbackHandle callback);
+CUresult logs_current(CUlogIterator* iterator_out, unsigned int flags);
+CUresult logs_dump_to_file(CUlogIterator* iterator, const char* pathToFile, unsigned int flags);
+CUresult logs_dump_to_memory(CUlogIterator* iterator, char* buffer, size_t* size,
+                             unsigned int flags);
 CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev);
 CUresult device_primary_ctx_release(CUdevice dev);
 CUresult device_primary_ctx_release_v2(CUdevice dev);
@@ -54,6 +67,7 @@ CUresult ctx_create_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int nu
                        unsigned int flags, CUdevice dev);
 CUresult ctx_create_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags,
                        CUdevice dev);
+CUresult ctx_get_exec_affinity(CUexecAffinityParam* pExecAffinity, CUexecAffinityType type);
 CUresult ctx_destroy(CUcontext ctx);
 CUresult ctx_destroy_v2(CUcontext ctx);
 CUresult ctx_attach(CUcontext* pctx, unsigned int flags);
@@ -66,6 +80,27 @@ CUresult ctx_set_cache_config(CUfunc_cache config);
 CUresult ctx_get_shared_mem_config(CUsharedconfig* pConfig);
 CUresult ctx_set_shared_mem_config(CUsharedconfig config);
 CUresult ctx_reset_persisting_l2_cache();
+CUresult ctx_record_event(CUcontext hCtx, CUevent hEvent);
+CUresult ctx_wait_event(CUcontext hCtx, CUevent hEvent);
+CUresult device_get_dev_resource(CUdevice device, CUdevResource* resource, CUdevResourceType type);
+CUresult ctx_get_dev_resource(CUcontext hCtx, CUdevResource* resource, CUdevResourceType type);
+CUresult green_ctx_get_dev_resource(CUgreenCtx hCtx, CUdevResource* resource,
+                                    CUdevResourceType type);
+CUresult dev_sm_resource_split_by_count(CUdevResource* result, unsigned int* nbGroups,
+                                        const CUdevResource* input, CUdevResource* remaining,
+                                        unsigned int useFlags, unsigned int minCount);
+CUresult dev_resource_generate_desc(CUdevResourceDesc* phDesc, CUdevResource* resources,
+                                    unsigned int nbResources);
+CUresult green_ctx_create(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
+                          unsigned int flags);
+CUresult green_ctx_destroy(CUgreenCtx hCtx);
+CUresult ctx_from_green_ctx(CUcontext* pContext, CUgreenCtx hCtx);
+CUresult green_ctx_get_id(CUgreenCtx greenCtx, unsigned long long* greenCtxId);
+CUresult green_ctx_stream_create(CUstream* phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                 int priority);
+CUresult green_ctx_record_event(CUgreenCtx hCtx, CUevent hEvent);
+CUresult green_ctx_wait_event(CUgreenCtx hCtx, CUevent hEvent);
+CUresult stream_get_green_ctx(CUstream hStream, CUgreenCtx* phCtx);
 CUresult mem_alloc_v2(CUdeviceptr* dptr, size_t bytesize);
 CUresult mem_free_v2(CUdeviceptr dptr);
 CUresult mem_get_info_v2(size_t* free, size_t* total);
@@ -124,6 +159,10 @@ CUresult memcpy_batch_async(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
 CUresult memcpy_batch_async_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                                CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs,
                                CUstream hStream);
+CUresult memcpy_3d_batch_async(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx,
+                               unsigned long long flags, CUstream hStream);
+CUresult memcpy_3d_batch_async_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                  unsigned long long flags, CUstream hStream);
 CUresult memset_d8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream default_stream);
 CUresult memset_d16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream default_stream);
 CUresult memset_d32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream default_stream);
@@ -182,6 +221,9 @@ CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned int n
 CUresult module_unload(CUmodule hmod);
 CUresult module_get_function(CUfunction* hfunc, CUmodule hmod, const char* name);
 CUresult module_get_global_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name);
+CUresult module_get_global(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
+                           const char* name);
+CUresult library_get_unified_function(void** fptr, CUlibrary library, const char* symbol);
 CUresult func_get_attribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc);
 CUresult func_set_attribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
 CUresult func_get_name(const char** name, CUfunction hfunc);
@@ -243,6 +285,8 @@ CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned
                                    unsigned int blockDimY, unsigned int blockDimZ,
                                    unsigned int sharedMemBytes, CUstream hStream,
                                    void** kernelParams);
+CUresult launch_cooperative_kernel_multi_device(CUDA_LAUNCH_PARAMS* launchParamsList,
+                                                unsigned int numDevices, unsigned int flags);
 CUresult launch(CUfunction f);
 CUresult launch_grid(CUfunction f, int grid_width, int grid_height);
 CUresult launch_grid_async(CUfunction f, int grid_width, int grid_height, CUstream hStream);
@@ -303,6 +347,7 @@ CUresult stream_set_attribute(CUstream hStream, CUstreamAttrID attr,
                               const CUstreamAttrValue* param);
 CUresult stream_copy_attributes(CUstream dstStream, CUstream srcStream);
 CUresult event_create(CUevent* phEvent, unsigned int Flags);
+CUresult event_destroy(CUevent hEvent);
 CUresult event_destroy_v2(CUevent hEvent);
 CUresult event_record(CUevent hEvent, CUstream hStream);
 CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int flags);
@@ -350,6 +395,9 @@ CUresult stream_get_capture_info(CUstream hStream, CUstreamCaptureStatus* captur
                                  cuuint64_t* id_out);
 CUresult graph_create(CUgraph* phGraph, unsigned int flags);
 CUresult graph_clone(CUgraph* phGraphClone, CUgraph originalGraph);
+CUresult graph_conditional_handle_create(CUgraphConditionalHandle* pHandle_out, CUgraph hGraph,
+                                         CUcontext ctx, unsigned int defaultLaunchValue,
+                                         unsigned int flags);
 CUresult graph_add_node(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
                         size_t numDependencies, CUgraphNodeParams* nodeParams);
 CUresult graph_add_node_v2(CUgraphNode* phGraphNode, CUgraph hGraph,

@@ -10,6 +10,19 @@
 
 namespace kvgpu::guest {
 
+CUresult device_get_exec_affinity_support(int* pi, CUexecAffinityType type, CUdevice dev) {
+  if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuDeviceGetExecAffinitySupport_in in{call.context(), static_cast<uint64_t>(type),
+                                                   static_cast<uint64_t>(dev)};
+  wire::cuDeviceGetExecAffinitySupport_out out;
+  const CUresult result = call.sync(wire::Op::cuDeviceGetExecAffinitySupport, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *pi = static_cast<int>(out.pi);
+  return CUDA_SUCCESS;
+}
+
 CUresult ctx_get_limit(size_t* pvalue, CUlimit limit) {
   if (pvalue == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);

@@ -23,11 +23,15 @@ CUresult graph_functions(Session& session, const Task& task, ReplyWriter& reply)
 CUresult graph_node_params(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_query(Session& session, const Task& task, ReplyWriter& reply);
 CUresult link_read(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_get_exec_affinity_support(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_get_host_atomic_capabilities(Session& session, const Task& task,
+                                             ReplyWriter& reply);
 CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_get_limit(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_set_limit(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_get_exec_affinity(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_destroy_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_set_flags(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_get_cache_config(Session& session, const Task& task, ReplyWriter& reply);
@@ -35,6 +39,13 @@ CUresult ctx_set_cache_config(Session& session, const Task& task, ReplyWriter& r
 CUresult ctx_get_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_set_shared_mem_config(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ctx_reset_persisting_l2_cache(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_record_event(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_wait_event(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_get_dev_resource(Session& session, const Task& task, ReplyWriter& reply);
+CUresult dev_sm_resource_split_by_count(Session& session, const Task& task, ReplyWriter& reply);
+CUresult dev_resource_generate_desc(Session& session, const Task& task, ReplyWriter& reply);
+CUresult green_ctx_create(Session& session, const Task& task, ReplyWriter& reply);
+CUresult green_ctx_destroy(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_get_info_v2(Session& session, const Task& task, ReplyWriter& reply);
@@ -73,6 +84,7 @@ CUresult module_load_data_ex(Session& session, const Task& task, ReplyWriter& re
 CUresult module_unload(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_function(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_global_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult library_get_unified_function(Session& session, const Task& task, ReplyWriter& reply);
 CUresult func_set_attribute(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_function_count(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_enumerate_functions(Session& session, const Task& task, ReplyWriter& reply);
@@ -138,6 +150,7 @@ CUresult graph_destroy(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_exec_destroy(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_create(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_clone(Session& session, const Task& task, ReplyWriter& reply);
+CUresult graph_conditional_handle_create(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_add_node_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_node_set_params(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_exec_node_set_params(Session& session, const Task& task, ReplyWriter& reply);

@@ -8,6 +8,18 @@
 
 namespace kvgpu::worker {
 
+CUresult device_get_exec_affinity_support(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuDeviceGetExecAffinitySupport_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  int pi{};
+  if (session.driver->cuDeviceGetExecAffinitySupport == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuDeviceGetExecAffinitySupport(
+      &pi, static_cast<CUexecAffinityType>(in.type), static_cast<CUdevice>(in.dev));
+  reply.put(wire::cuDeviceGetExecAffinitySupport_out{static_cast<uint64_t>(pi)});
+  return result;
+}
+
 CUresult ctx_get_limit(Session& session, const Task& task, ReplyWriter& reply) {
   wire::cuCtxGetLimit_in in;
   if (!task.read(&in)) return session.violation(task);

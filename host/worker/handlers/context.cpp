@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts: the primary one of each device and those of cuCtxCreate.
+#include <cstring>
+#include <vector>
+
 #include "generated/handlers.gen.h"
-#include "kvgpu/calls.h"
+#include "handlers/contexts.h"
+#include "kvgpu/context_calls.h"
 #include "progress_watch.h"
 
 namespace kvgpu::worker {
@@ -27,8 +31,10 @@ CUresult prepare(Session& session, Context& context, wire::ContextRetained* out)
   return result;
 }
 
-void add_to_tables(Session& session, const Task& task, const wire::ContextRetain& body,
-                   const std::shared_ptr<Context>& context) {
+}  // namespace
+
+void add_context(Session& session, const Task& task, const wire::ContextRetain& body,
+                 const std::shared_ptr<Context>& context) {
   auto legacy = std::make_shared<Stream>();
   legacy->raw = CU_STREAM_LEGACY;
   legacy->context = context;
@@ -41,7 +47,7 @@ void add_to_tables(Session& session, const Task& task, const wire::ContextRetain
   }
 }
 
-void check(Session& session, const Task& task, const wire::ContextRetain& body) {
+void check_new_context(Session& session, const Task& task, const wire::ContextRetain& body) {
   if (session.progress_word(body.legacy_word) == nullptr ||
       body.device != wire::target_device(task.header.target)) {
     session.violation(task);
@@ -49,7 +55,7 @@ void check(Session& session, const Task& task, const wire::ContextRetain& body) 
 }
 
 // First out of the tables: the watcher must not ask a stream that goes.
-std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
+std::shared_ptr<Context> take_context(Session& session, wire::Handle handle) {
   auto context = session.handles.context(handle);
   if (context != nullptr) {
     session.handles.each_stream([&](const Stream& stream) {
@@ -65,12 +71,10 @@ std::shared_ptr<Context> take(Session& session, wire::Handle handle) {
   return context;
 }
 
-}  // namespace
-
 CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply) {
   wire::ContextRetain body;
   if (!task.read(&body)) session.violation(task);
-  check(session, task, body);
+  check_new_context(session, task, body);
   const DriverTable& driver = *session.driver;
   bool in_use = false;
   session.handles.each_context([&](const Context& other) {
@@ -90,7 +94,7 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
     (void)driver.cuDevicePrimaryCtxRelease_v2(device);
     return bad;
   }
-  add_to_tables(session, task, body, context);
+  add_context(session, task, body, context);
   reply.put(out);
   return CUDA_SUCCESS;
 }
@@ -102,8 +106,11 @@ CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWrite
   const auto known = session.handles.context(body.context);
   if (known == nullptr || !known->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult bad = session.enter(*known)) return bad;
-  const auto context = take(session, body.context);
+  const auto context = take_context(session, body.context);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;  // another thread was quicker
+  for (const wire::Handle green : session.handles.green_contexts_of(body.context)) {
+    (void)take_context(session, green);
+  }
   // The work that uses session memory ends first; what it ended with is the reset's to report.
   (void)session.driver->cuCtxSynchronize();
   session.end_registrations(*context);
@@ -117,17 +124,38 @@ CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWrite
   return session.register_session_memory(others.front());
 }
 
+static std::vector<CUexecAffinityParam> read_affinity(Session& session, const Task& task,
+                                                      uint32_t n) {
+  const auto rest = task.after<wire::ContextRetain>();
+  if (n > wire::MAX_EXEC_AFFINITY || rest.size() < n * sizeof(wire::ExecAffinity)) {
+    session.violation(task);
+  }
+  std::vector<CUexecAffinityParam> params(n);
+  for (uint32_t i = 0; i < n; ++i) {
+    wire::ExecAffinity each;
+    std::memcpy(&each, rest.data() + i * sizeof each, sizeof each);
+    params[i].type = static_cast<CUexecAffinityType>(each.type);
+    params[i].param.smCount.val = each.value;
+  }
+  return params;
+}
+
 CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply) {
   wire::ContextRetain body;
   if (!task.read(&body)) session.violation(task);
-  check(session, task, body);
+  check_new_context(session, task, body);
   const DriverTable& driver = *session.driver;
   if ((body.flags & ~GUEST_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevice device;
   if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
   auto context = std::make_shared<Context>();
   context->device = static_cast<int>(body.device);
-  if (const CUresult bad = driver.cuCtxCreate_v2(&context->raw, body.flags, device)) return bad;
+  auto affinity = read_affinity(session, task, body.n_affinity);
+  const CUresult made = affinity.empty() ? driver.cuCtxCreate_v2(&context->raw, body.flags, device)
+                                         : driver.cuCtxCreate_v3(&context->raw, affinity.data(),
+                                                                 static_cast<int>(affinity.size()),
+                                                                 body.flags, device);
+  if (made != CUDA_SUCCESS) return made;
   // This thread's current context is enter()'s to choose.
   CUcontext popped = nullptr;
   if (const CUresult bad = driver.cuCtxPopCurrent_v2(&popped)) return bad;
@@ -136,7 +164,7 @@ CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply) {
     (void)driver.cuCtxDestroy_v2(context->raw);
     return bad;
   }
-  add_to_tables(session, task, body, context);
+  add_context(session, task, body, context);
   reply.put(out);
   return CUDA_SUCCESS;
 }
@@ -145,10 +173,12 @@ CUresult ctx_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   wire::ContextReset body;
   if (!task.read(&body)) session.violation(task);
   const auto known = session.handles.context(body.context);
-  if (known == nullptr || known->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (known == nullptr || known->is_primary || known->green != nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   const Session::Arrays arrays{session.handles.owned_by<CUarray>(body.context),
                                session.handles.owned_by<CUmipmappedArray>(body.context)};
-  const auto context = take(session, body.context);
+  const auto context = take_context(session, body.context);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return session.retire_context(*context, body.context, arrays);
 }
@@ -160,6 +190,17 @@ CUresult ctx_set_flags(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   if (session.driver->cuCtxSetFlags == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   return session.driver->cuCtxSetFlags(body.flags);
+}
+
+CUresult ctx_get_exec_affinity(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::GetExecAffinity body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUexecAffinityParam found{};
+  const CUresult result =
+      session.driver->cuCtxGetExecAffinity(&found, static_cast<CUexecAffinityType>(body.type));
+  reply.put(wire::ExecAffinity{static_cast<uint32_t>(found.type), found.param.smCount.val});
+  return result;
 }
 
 }  // namespace kvgpu::worker

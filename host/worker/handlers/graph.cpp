@@ -143,6 +143,23 @@ CUresult graph_create(Session& session, const Task& task, ReplyWriter&) {
   return result;
 }
 
+CUresult graph_conditional_handle_create(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::ConditionalHandleCreate body;
+  if (!task.read(&body)) session.violation(task);
+  if (const CUresult bad = session.enter(body.context)) return bad;
+  CUgraph graph;
+  if (!session.handles.get(body.graph, &graph)) return CUDA_ERROR_INVALID_VALUE;
+  const CUcontext named = context_of(session, body.named);
+  if (named == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUgraphConditionalHandle condition = 0;
+  const CUresult result = session.driver->cuGraphConditionalHandleCreate(
+      &condition, graph, named, body.default_value, body.flags);
+  if (result != CUDA_SUCCESS) return result;
+  session.conditions.add(condition, body.graph, session.handles);
+  reply.put(wire::Value64{condition});
+  return CUDA_SUCCESS;
+}
+
 CUresult graph_clone(Session& session, const Task& task, ReplyWriter&) {
   wire::GraphClone body;
   if (!task.read(&body)) session.violation(task);
@@ -211,6 +228,7 @@ CUresult graph_add_node_v2(Session& session, const Task& task, ReplyWriter& repl
     (void)driver.cuGraphDestroyNode(node);
     return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
   }
+  if (!work.name_bodies(session.handles, name)) session.violation(task);
   reply.put(wire::GraphNodeNamed{name});
   if (bytes != 0) reply.put(wire::MemAllocated{work.memory()});
   return CUDA_SUCCESS;

@@ -27,9 +27,15 @@ wire::Handle name_of(Session& session, CUgraphNode node, wire::Handle graph) {
   return inside ? session.handles.name_node(node, graph) : 0;
 }
 
+// Kernels launch an exec by the driver's own handle: that is what the guest's program passes them.
+void tell_device_handle(CUgraphExec exec, uint64_t flags, ReplyWriter& reply) {
+  if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == 0) return;
+  reply.put(wire::Value64{reinterpret_cast<uint64_t>(exec)});
+}
+
 }  // namespace
 
-CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyWriter&) {
+CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyWriter& reply) {
   wire::GraphInstantiate body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
@@ -39,6 +45,7 @@ CUresult graph_instantiate_with_flags(Session& session, const Task& task, ReplyW
   const CUresult result = session.driver->cuGraphInstantiateWithFlags(&exec, graph, body.flags);
   if (result == CUDA_SUCCESS && !session.handles.add(body.exec, exec, body.context))
     session.violation(task);
+  tell_device_handle(exec, body.flags, reply);
   return result;
 }
 
@@ -57,6 +64,7 @@ CUresult graph_instantiate_with_params(Session& session, const Task& task, Reply
   }
   reply.put(wire::InstantiateResult{name_of(session, params.hErrNode_out, body.graph),
                                     static_cast<uint32_t>(params.result_out), 0});
+  tell_device_handle(exec, body.flags, reply);
   return result;
 }
 

@@ -116,6 +116,27 @@ CUresult NodeWork::read_batch(Session& session, const Task& task, std::span<cons
   return CUDA_SUCCESS;
 }
 
+CUresult NodeWork::read_conditional(Session& session, const Task& task,
+                                    std::span<const std::byte> rest) {
+  const auto body = take<wire::ConditionalNode>(session, task, &rest);
+  if (body.n_bodies > wire::MAX_BODIES) session.violation(task);
+  for (uint32_t i = 0; i < body.n_bodies; ++i) {
+    bodies_.push_back(take<wire::Handle>(session, task, &rest));
+  }
+  conditional_.handle = body.handle;
+  conditional_.type = static_cast<CUgraphConditionalNodeType>(body.type);
+  conditional_.size = body.n_bodies;
+  return session.conditions.has(body.handle, session.handles) ? CUDA_SUCCESS
+                                                              : CUDA_ERROR_INVALID_VALUE;
+}
+
+bool NodeWork::name_bodies(HandleTable& handles, wire::Handle node) const {
+  for (size_t i = 0; i < bodies_.size(); ++i) {
+    if (!handles.add(bodies_[i], conditional_.phGraph_out[i], node)) return false;
+  }
+  return true;
+}
+
 CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
                         std::span<const std::byte> rest) {
   type_ = static_cast<CUgraphNodeType>(type);
@@ -150,6 +171,8 @@ CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       return read_batch(session, task, rest);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return read_conditional(session, task, rest);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return read_alloc(session, task, rest);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
@@ -158,6 +181,21 @@ CUresult NodeWork::read(Session& session, const Task& task, uint32_t type,
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
+}
+
+CUresult NodeWork::add_conditional(const DriverTable& driver, CUgraph graph,
+                                   const std::vector<CUgraphNode>& after, CUcontext context,
+                                   CUgraphNode* node) {
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  params.conditional = conditional_;
+  params.conditional.ctx = context;
+  const CUresult result =
+      driver.has(driver.cuGraphAddNode_v2)
+          ? driver.cuGraphAddNode_v2(node, graph, after.data(), nullptr, after.size(), &params)
+          : driver.cuGraphAddNode(node, graph, after.data(), after.size(), &params);
+  conditional_ = params.conditional;
+  return result;
 }
 
 CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
@@ -187,6 +225,8 @@ CUresult NodeWork::add(const DriverTable& driver, CUgraph graph,
       return driver.cuGraphAddMemAllocNode(node, graph, list, n, &alloc_);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       return driver.cuGraphAddMemFreeNode(node, graph, list, n, freed_);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return add_conditional(driver, graph, after, context, node);
     default:
       return driver.cuGraphAddEmptyNode(node, graph, list, n);
   }

@@ -44,13 +44,20 @@ class NodeWork {
     return type_ == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? alloc_.bytesize : 0;
   }
   CUdeviceptr memory() const { return alloc_.dptr; }
+  // After add(): the graphs of the bodies that the node has get the names that the guest has
+  // chosen.
+  [[nodiscard]] bool name_bodies(HandleTable& handles, wire::Handle node) const;
   CUresult set(const DriverTable& driver, CUgraphNode node, CUcontext context);
   CUresult set(const DriverTable& driver, CUgraphExec exec, CUgraphNode node, CUcontext context);
 
  private:
   CUresult read_kernel(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult read_batch(Session& session, const Task& task, std::span<const std::byte> rest);
+  CUresult read_conditional(Session& session, const Task& task, std::span<const std::byte> rest);
   CUresult read_alloc(Session& session, const Task& task, std::span<const std::byte> rest);
+  CUresult add_conditional(const DriverTable& driver, CUgraph graph,
+                           const std::vector<CUgraphNode>& after, CUcontext context,
+                           CUgraphNode* node);
   CUresult point_to_params(Session& session);
 
   CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -64,6 +71,8 @@ class NodeWork {
   std::vector<CUmemAccessDesc> access_;
   CUdeviceptr freed_ = 0;
   CUDA_BATCH_MEM_OP_NODE_PARAMS batch_{};
+  CUDA_CONDITIONAL_NODE_PARAMS conditional_{};
+  std::vector<wire::Handle> bodies_;
   std::vector<CUstreamBatchMemOpParams> operations_;
   std::vector<std::byte> params_;
   std::vector<void*> pointers_;

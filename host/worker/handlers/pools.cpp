@@ -30,7 +30,7 @@ CUresult allocate(Session& session, const wire::MemAllocAsync& body, ReplyWriter
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   (void)session.driver->cuStreamIsCapturing(stream->raw, &status);
   const bool of_graph = status != CU_STREAM_CAPTURE_STATUS_NONE;
-  session.add_device_range(dptr, {body.bytes, stream->context_handle, of_graph});
+  session.add_device_range(dptr, {body.bytes, stream->memory_handle(), of_graph});
   reply.put(wire::MemAllocated{dptr});
   return CUDA_SUCCESS;
 }

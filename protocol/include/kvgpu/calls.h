@@ -30,13 +30,13 @@ struct DeviceInfo {
 static_assert(sizeof(DeviceInfo) == 936);
 
 // ---- contexts
-struct ContextRetain {
+struct ContextRetain {  // of cuCtxCreate_v2, n_affinity x ExecAffinity follow
   Handle context;
   Handle legacy_stream;
   uint32_t legacy_word;
   uint32_t device;
   uint32_t flags;
-  uint32_t reserved;
+  uint32_t n_affinity;
 };
 struct ContextRetained {
   int32_t least_priority;

@@ -31,6 +31,13 @@ struct GraphMemAttribute {
   uint32_t attribute;
   uint64_t value;  // of cuDeviceSetGraphMemAttribute; cuDeviceGetGraphMemAttribute: the reply
 };
+struct ConditionalHandleCreate {  // the reply: Value64, the driver's own, since kernels take it
+  Handle context;
+  Handle graph;
+  Handle named;  // the context that the program named
+  uint32_t default_value;
+  uint32_t flags;
+};
 struct FindInClone {
   Handle context;
   Handle node;
@@ -201,6 +208,12 @@ struct BatchNode {  // n x StreamOperation follow
 struct ObjectNode {  // a child graph, or the event that is recorded or waited for
   Handle object;
 };
+struct ConditionalNode {  // n_bodies x Handle follow: what the graphs of its bodies are called
+  uint64_t handle;        // as the reply to cuGraphConditionalHandleCreate named it
+  uint32_t type;          // CUgraphConditionalNodeType
+  uint32_t n_bodies;
+};
+inline constexpr uint32_t MAX_BODIES = 1024;
 
 struct AddGraphNode {  // n_dependencies x GraphEdge (`from`, data) follow, then what it does
   Handle context;
@@ -228,6 +241,8 @@ struct GraphNodeFound {
 };
 
 // ---- execs
+// The reply to an instantiation ends with a Value64 where kernels may launch the exec: what they
+// call it, which is the driver's own handle.
 struct InstantiateResult {  // the reply to cuGraphInstantiateWithParams; its body: GraphInstantiate
   Handle node;
   uint32_t result;

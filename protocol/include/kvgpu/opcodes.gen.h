@@ -217,6 +217,18 @@ enum class Op : uint16_t {
   cuMemGetAccess = 467,
   cuMemRetainAllocationHandle = 468,
   cuMemGetAllocationGranularity = 469,
+  cuGraphConditionalHandleCreate = 540,
+  cuDeviceGetDevResource = 541,
+  cuDevSmResourceSplitByCount = 542,
+  cuDevResourceGenerateDesc = 543,
+  cuGreenCtxCreate = 544,
+  cuGreenCtxDestroy = 545,
+  cuCtxRecordEvent = 546,
+  cuCtxWaitEvent = 547,
+  cuDeviceGetExecAffinitySupport = 548,
+  cuCtxGetExecAffinity = 549,
+  cuDeviceGetHostAtomicCapabilities = 550,
+  cuLibraryGetUnifiedFunction = 551,
   FLOOR_PLAN = 660,
 };
 
@@ -373,6 +385,18 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuMemGetAccess:
     case Op::cuMemRetainAllocationHandle:
     case Op::cuMemGetAllocationGranularity:
+    case Op::cuGraphConditionalHandleCreate:
+    case Op::cuDeviceGetDevResource:
+    case Op::cuDevSmResourceSplitByCount:
+    case Op::cuDevResourceGenerateDesc:
+    case Op::cuGreenCtxCreate:
+    case Op::cuGreenCtxDestroy:
+    case Op::cuCtxRecordEvent:
+    case Op::cuCtxWaitEvent:
+    case Op::cuDeviceGetExecAffinitySupport:
+    case Op::cuCtxGetExecAffinity:
+    case Op::cuDeviceGetHostAtomicCapabilities:
+    case Op::cuLibraryGetUnifiedFunction:
     case Op::FLOOR_PLAN:
       return 3;
     default:

@@ -7,6 +7,15 @@
 
 namespace kvgpu::wire {
 
+struct cuDeviceGetExecAffinitySupport_in {
+  Handle context;
+  uint64_t type;
+  uint64_t dev;
+};
+struct cuDeviceGetExecAffinitySupport_out {
+  uint64_t pi;
+};
+
 struct cuCtxGetLimit_in {
   Handle context;
   uint64_t limit;

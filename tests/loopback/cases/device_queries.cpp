@@ -7,7 +7,7 @@
 // What CUDA 13.0 calls deprecated is still called by programs.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-TEST_CASE("device, beyond kvgpu: the old properties are the attributes") {
+TEST_CASE("device: the old properties are the attributes") {
   const Gpu gpu;
   CUdevprop p{};
   CU(cuDeviceGetProperties(&p, gpu.device));
@@ -25,7 +25,7 @@ TEST_CASE("device, beyond kvgpu: the old properties are the attributes") {
   CU_IS(cuDeviceGetProperties(&p, 999), CUDA_ERROR_INVALID_DEVICE);
 }
 
-TEST_CASE("device, beyond kvgpu: atomic operations between device and host") {
+TEST_CASE("device: atomic operations between device and host") {
   const Gpu gpu;
   const CUatomicOperation known[] = {CU_ATOMIC_OPERATION_INTEGER_ADD, CU_ATOMIC_OPERATION_CAS};
   const CUatomicOperation unknown = CU_ATOMIC_OPERATION_MAX;
@@ -39,7 +39,7 @@ TEST_CASE("device, beyond kvgpu: atomic operations between device and host") {
   CU_IS(cuDeviceGetHostAtomicCapabilities(found, known, 2, 999), CUDA_ERROR_INVALID_DEVICE);
 }
 
-TEST_CASE("library, beyond kvgpu: no unified function of a name that there is not") {
+TEST_CASE("library: no unified function of a name that there is not") {
   const Gpu gpu;
   CUlibrary library = nullptr;
   CU(cuLibraryLoadData(&library, kernels_ptx(), nullptr, nullptr, 0, nullptr, nullptr, 0));

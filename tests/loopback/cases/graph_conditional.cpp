@@ -116,7 +116,7 @@ void run(const Graph& graph) {
 
 }  // namespace
 
-TEST_CASE("graph, beyond kvgpu: a body that runs, or the other one, by the default value") {
+TEST_CASE("graph: a body that runs, or the other one, by the default value") {
   const Gpu gpu;
   for (const unsigned value : {0u, 1u, 7u}) {
     const Ints x(1);
@@ -130,7 +130,7 @@ TEST_CASE("graph, beyond kvgpu: a body that runs, or the other one, by the defau
   }
 }
 
-TEST_CASE("graph, beyond kvgpu: one body of many, or none; a condition within a condition") {
+TEST_CASE("graph: one body of many, or none; a condition within a condition") {
   const Gpu gpu;
   for (const unsigned value : {0u, 2u, 3u}) {
     const Ints x(1, -1);
@@ -145,7 +145,7 @@ TEST_CASE("graph, beyond kvgpu: one body of many, or none; a condition within a 
   }
 }
 
-TEST_CASE("graph, beyond kvgpu: a body runs again until a kernel says that it is enough") {
+TEST_CASE("graph: a body runs again until a kernel says that it is enough") {
   const Gpu gpu;
   const LinkedKernel kernel;
   const Stream stream;
@@ -172,7 +172,7 @@ TEST_CASE("graph, beyond kvgpu: a body runs again until a kernel says that it is
   CHECK(n_runs.read()[0] == 8);
 }
 
-TEST_CASE("graph, beyond kvgpu: what graphs with conditional nodes do not allow") {
+TEST_CASE("graph: what graphs with conditional nodes do not allow") {
   const Gpu gpu;
   const Ints x(1);
   const Graph graph, parent;

@@ -42,7 +42,7 @@ struct Event {
 
 }  // namespace
 
-TEST_CASE("green context, beyond kvgpu: the device's SMs are split into equal groups") {
+TEST_CASE("green context: the device's SMs are split into equal groups") {
   const Gpu gpu;
   const CUdevResource all = sms_of(gpu);
   int n_sms = 0;
@@ -71,7 +71,7 @@ TEST_CASE("green context, beyond kvgpu: the device's SMs are split into equal gr
   CHECK(one == 1);
 }
 
-TEST_CASE("green context, beyond kvgpu: resources that cannot be had") {
+TEST_CASE("green context: resources that cannot be had") {
   const Gpu gpu;
   const CUdevResource all = sms_of(gpu);
   CUdevResource found{}, none{};
@@ -92,8 +92,7 @@ TEST_CASE("green context, beyond kvgpu: resources that cannot be had") {
   CU_IS(cuGreenCtxCreate(&green, desc, gpu.device, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE(
-    "green context, beyond kvgpu: streams of its own, memory and kernels of the primary context") {
+TEST_CASE("green context: streams of its own, memory and kernels of the primary context") {
   const Gpu gpu;
   const Ints data(64, 5);
   const Green green(gpu);
@@ -121,7 +120,7 @@ TEST_CASE(
         CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("green context, beyond kvgpu: current to a thread as a context") {
+TEST_CASE("green context: current to a thread as a context") {
   const Gpu gpu;
   const Ints data(8);
   const Green green(gpu);
@@ -158,7 +157,7 @@ TEST_CASE("green context, beyond kvgpu: current to a thread as a context") {
   CHECK(data.read() == std::vector<int>(8, 2));
 }
 
-TEST_CASE("green context, beyond kvgpu: memory outlives it, its streams do not") {
+TEST_CASE("green context: memory outlives it, its streams do not") {
   const Gpu gpu;
   CUdevResource all = sms_of(gpu);
   CUdevResourceDesc desc = nullptr;
@@ -182,7 +181,7 @@ TEST_CASE("green context, beyond kvgpu: memory outlives it, its streams do not")
   CU(cuMemFree(dptr));
 }
 
-TEST_CASE("context, beyond kvgpu: an event stands for all work of a green or a whole context") {
+TEST_CASE("context: an event stands for all work of a green or a whole context") {
   const Gpu gpu;
   const Ints data(4);
   const Green green(gpu);
@@ -214,8 +213,7 @@ TEST_CASE("context, beyond kvgpu: an event stands for all work of a green or a w
   CU(cuStreamDestroy(plain));
 }
 
-TEST_CASE(
-    "context, beyond kvgpu: no event of a whole context while one of its streams is captured") {
+TEST_CASE("context: no event of a whole context while one of its streams is captured") {
   const Gpu gpu;
   CUstream stream = nullptr;
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -227,7 +225,7 @@ TEST_CASE(
   CU(cuStreamDestroy(stream));
 }
 
-TEST_CASE("context, beyond kvgpu: execution affinity where there is none") {
+TEST_CASE("context: execution affinity where there is none") {
   const Gpu gpu;
   int supported = -1;
   CU(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, gpu.device));

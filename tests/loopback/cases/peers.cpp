@@ -106,7 +106,7 @@ TEST_CASE("error: peers, beyond kvgpu: a kernel without access to its peer's mem
   CU_IS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-TEST_CASE("copies, beyond kvgpu: batches in three dimensions") {
+TEST_CASE("copies: batches in three dimensions") {
   const Gpu gpu;
   constexpr size_t WIDTH = 8, HEIGHT = 2, DEPTH = 2;
   const Ints from(64, 0), to(64, -1);

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "objects.h"
+
+namespace kvgpu::guest {
+
+// The default stream of a context or a green context, not yet known to the worker.
+CUresult make_legacy_stream(Context& context);
+void drop_legacy_stream(Context& context);
+
+// The primary context goes, and its streams with it. Holding its mutex.
+void forget_green_contexts(const Context& primary);
+
+}  // namespace kvgpu::guest
