@@ -121,6 +121,8 @@ class Session {
   DeviceRange remove_device_range(uint64_t address);  // 0 bytes: none; a graph's stays
   std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
+  // How much there is of it on each device; of a graph's memory nobody knows whether it is there.
+  std::vector<uint64_t> device_bytes() const;
 
   // Does [address, address + len) lie in the slab or in one extent?
   [[nodiscard]] bool is_session_memory(uint64_t address, uint64_t len_bytes) const;
