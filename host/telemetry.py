@@ -83,13 +83,15 @@ class Telemetry:
 
     async def _kill(self) -> None:
         child = self._child
-        if child is None or child.returncode is not None:
+        if child is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_LIMIT_S):
-                await child.wait()
+                await child.communicate(b"")  # closes its pipes, too
+                self._child = None
 
     async def _take(self, driver: Path) -> Sample:
         try:
@@ -109,7 +111,9 @@ class Telemetry:
     async def _ask(self, driver: Path) -> bytes:
         if self._ending:
             self._ending.cancel()
-        if self._child is None or self._child.returncode is not None:
+        if self._child and self._child.returncode is not None:
+            await self._kill()
+        if self._child is None:
             self._child = await asyncio.create_subprocess_exec(
                 *(str(self._worker), "--telemetry", "--driver", str(driver)),
                 stdin=asyncio.subprocess.PIPE,

@@ -8,6 +8,12 @@ namespace kvgpu::smi {
 
 namespace {
 
+// With its unit, where there is a value.
+template <typename T>
+std::string measured(const std::optional<T>& value, uint64_t unit, const char* name) {
+  return value ? std::to_string(*value / unit) + name : "-";
+}
+
 template <typename T>
 std::string number(const std::optional<T>& value, uint64_t unit, const char* absent) {
   return value ? std::to_string(*value / unit) : absent;
@@ -70,11 +76,11 @@ void print_table(const std::vector<Device>& devices) {
   for (const Device& device : devices) {
     const std::string memory =
         number(device.used_bytes, MIB, "-") + " / " + number(device.total_bytes, MIB, "-");
-    std::printf("%-4u %-28s %-17s %17s %5s%% %5sC %6sW\n", device.index, device.name.c_str(),
+    std::printf("%-4u %-28s %-17s %17s %6s %6s %7s\n", device.index, device.name.c_str(),
                 device.pci_bus_id.c_str(), memory.c_str(),
-                number(device.gpu_percent, 1, "-").c_str(),
-                number(device.temperature_c, 1, "-").c_str(),
-                number(device.power_mw, 1000, "-").c_str());
+                measured(device.gpu_percent, 1, "%").c_str(),
+                measured(device.temperature_c, 1, "C").c_str(),
+                measured(device.power_mw, 1000, "W").c_str());
   }
   std::printf("\n%-4s %8s %12s  %s\n", "GPU", "PID", "Memory/MiB", "Process");
   bool any = false;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which devices there are, in the order in which CUDA numbers them, and who they are.
-#include <strings.h>
-
 #include <array>
 #include <string>
 
@@ -102,9 +100,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t* device
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   if (const nvmlReturn_t bad = refuse(NVML_SUCCESS)) return bad;
   if (uuid == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  return find_device(device, [&](const Report& report) {
-    return strcasecmp(uuid, uuid_text(report).c_str()) == 0;
-  });
+  return find_device(device, [&](const Report& report) { return uuid_text(report) == uuid; });
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t* uuid, nvmlDevice_t* device) {

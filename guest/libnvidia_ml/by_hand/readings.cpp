@@ -68,7 +68,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device,
 
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type,
                                     unsigned int* clock) {
-  if (type >= NVML_CLOCK_COUNT) return refuse(device, NVML_ERROR_INVALID_ARGUMENT);
+  if (type >= NVML_CLOCK_COUNT) return refuse(device, NVML_ERROR_NOT_SUPPORTED);
   return read(device, nth(Reading::CLOCK_MHZ, type), clock);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 
 #include "answers.h"
@@ -15,25 +16,38 @@ namespace {
 
 constexpr int CUDA_VERSION_SERVED = 13000;  // what guest/libcuda implements
 
-struct Words {
-  nvmlReturn_t code;
-  const char* text;
-};
-constexpr Words WORDS[] = {
-    {NVML_SUCCESS, "Success"},
-    {NVML_ERROR_UNINITIALIZED, "Uninitialized"},
-    {NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument"},
-    {NVML_ERROR_NOT_SUPPORTED, "Not Supported"},
-    {NVML_ERROR_NO_PERMISSION, "Insufficient Permissions"},
-    {NVML_ERROR_ALREADY_INITIALIZED, "Already Initialized"},
-    {NVML_ERROR_NOT_FOUND, "Not Found"},
-    {NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size"},
-    {NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded"},
-    {NVML_ERROR_TIMEOUT, "Timeout"},
-    {NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found"},
-    {NVML_ERROR_GPU_IS_LOST, "GPU is lost"},
-    {NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Version mismatch of an argument"},
-    {NVML_ERROR_DEPRECATED, "No longer supported"},
+constexpr const char* WORDS[] = {  // by nvmlReturn_t; programs compare some of them
+    "Success",
+    "Uninitialized",
+    "Invalid Argument",
+    "Not Supported",
+    "Insufficient Permissions",
+    "Already Initialized",
+    "Not Found",
+    "Insufficient Size",
+    "Insufficient External Power",
+    "Driver Not Loaded",
+    "Timeout",
+    "Interrupt Request Issue",
+    "NVML Shared Library Not Found",
+    "Function Not Found",
+    "Corrupted infoROM",
+    "GPU is lost",
+    "GPU requires reset",
+    "GPU access blocked by the operating system",
+    "Driver/library version mismatch",
+    "In use by another client",
+    "Insufficient Memory",
+    "No data",
+    "vGPU ECC not supported",
+    "Insufficient Resources",
+    "Invalid Frequency",
+    "Argument version mismatch",
+    "Requested functionality has been deprecated",
+    "System is not in ready state",
+    "No supported GPUs were found",
+    "Resource not in correct state to perform requested operation",
+    "Reset type is not supported for given device",
 };
 
 nvmlReturn_t first_report(std::shared_ptr<const Report>* report) {
@@ -51,8 +65,8 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int) { return Library::get().init(); }
 nvmlReturn_t nvmlShutdown(void) { return Library::get().shutdown(); }
 
 const char* nvmlErrorString(nvmlReturn_t result) {
-  const auto* const found = std::ranges::find(WORDS, result, &Words::code);
-  return found == std::end(WORDS) ? "Unknown Error" : found->text;
+  const auto code = static_cast<size_t>(result);
+  return code < std::size(WORDS) ? WORDS[code] : "Unknown Error";
 }
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length) {

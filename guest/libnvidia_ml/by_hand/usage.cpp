@@ -58,9 +58,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
   if (memory == nullptr) return refuse(device, NVML_ERROR_INVALID_ARGUMENT);
-  if (memory->version != nvmlMemory_v2) {
-    return refuse(device, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-  }
+  // Not ARGUMENT_VERSION_MISMATCH: so an H200's driver 580.
+  if (memory->version != nvmlMemory_v2) return refuse(device, NVML_ERROR_FUNCTION_NOT_FOUND);
   nvmlMemory_t plain{};
   if (const nvmlReturn_t bad = nvmlDeviceGetMemoryInfo(device, &plain)) return bad;
   memory->total = plain.total;
