@@ -91,6 +91,7 @@ class Daemon:
         await self._runs.close(end_sessions=self.ends_sessions)
         await self._vms.close(end_sessions=self.ends_sessions)
         await self._broker.pool.close()
+        await self._broker.reports.close()
         if self.ends_sessions:
             await self._broker.end(list(self._broker.sessions.values()))
         else:

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from kvgpu.host.control_frames import (
     FEATURE_BYTE_STREAM,
+    Body,
+    DeviceQuery,
     Frame,
     Kick,
     Open,
@@ -218,14 +220,19 @@ class LocalClient:
                 self._session.kick()
             case Ping():
                 self._send(Frame(Pong(), frame.id))
-            case Query() if self._answering is None:
-                self._answering = asyncio.create_task(self._answer(frame.id))
+            case Query() | DeviceQuery() as query if self._answering is None:
+                self._answering = asyncio.create_task(self._answer(query, frame.id))
             case body:
                 _log.warning("process %d: %s not expected, hung up", self._pid, body)
                 self._hang_up()
 
-    async def _answer(self, request_number: int) -> None:
-        self._send(Frame(await self._broker.facts(), request_number))
+    async def _answer(self, query: Query | DeviceQuery, request_number: int) -> None:
+        if isinstance(query, Query):
+            answer: Body = await self._broker.facts()
+        else:
+            answer = await self._broker.report(query, self._region)
+        self._answering = None
+        self._send(Frame(answer, request_number))
 
     def _send(self, frame: Frame, fds: Sequence[int] = ()) -> None:
         if self._packets:

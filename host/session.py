@@ -22,12 +22,14 @@ from kvgpu.host.control_frames import (
     PROTOCOL_MINOR,
     Assign,
     Closed,
+    DeviceUsage,
     Extent,
     ExtentAlloc,
     ExtentFree,
     Frame,
     Open,
     Opened,
+    Usage,
 )
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
 from kvgpu.host.ivshmem.doorbells import register_value
@@ -37,6 +39,7 @@ from kvgpu.host.orphans import Orphan
 from kvgpu.host.processes import start_ticks
 from kvgpu.host.session_store import SessionRecord, SessionStore
 from kvgpu.host.stream_relay import StreamRelay
+from kvgpu.host.usage_meter import UsageMeter
 from kvgpu.host.worker_pool import Prestarted
 from kvgpu.host.worker_process import WorkerProcess, start_worker
 from kvgpu.host.worker_settings import WorkerSettings
@@ -83,6 +86,7 @@ class Session:
         self._answering: set[asyncio.Task[None]] = set()
         self._why_ended: tuple[int, str] | None = None
         self._complaints = Complaints(_log, f"session {number}")
+        self._meter = UsageMeter(self._send)
 
     @property
     def comm(self) -> str:
@@ -200,6 +204,10 @@ class Session:
         if self.worker:
             self.worker.kick()
 
+    async def usage(self) -> tuple[DeviceUsage, ...]:
+        """Return what it uses of each device now, by its worker's word."""
+        return await self._meter.measure()
+
     def end(self, why: tuple[int, str] | None = None) -> None:
         """Begin to end the session; `gone` is set once nothing of it is left."""
         if self.state == "ending":
@@ -242,6 +250,10 @@ class Session:
             log=str(self.log),
         )
 
+    def _send(self, frame: Frame) -> None:
+        if self.worker:
+            self.worker.send(frame)
+
     def _take_doorbell(self) -> int | None:
         """Return the eventfd that the client rings itself, None if its region has none."""
         if not self.region.doorbells:
@@ -259,6 +271,8 @@ class Session:
             case ExtentFree(offset=offset):
                 self._free_extent(offset)
                 self.worker.send(Frame(Extent(offset, 0), frame.id))
+            case Usage() as usage:
+                self._meter.on_answer(usage)
             case body:
                 _log.error("session %d: worker sent %s, ended", self.number, body)
                 self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))

@@ -25,9 +25,13 @@ from kvgpu.host.control_frames import (
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
     WINDOWS,
+    DeviceQuery,
+    DeviceReport,
     Facts,
     Open,
+    Refused,
 )
+from kvgpu.host.device_reports import DeviceReports
 from kvgpu.host.errors import KvgpuError, SessionError
 from kvgpu.host.inventory import Driver
 from kvgpu.host.ivshmem.region import Region
@@ -57,6 +61,7 @@ class SessionBroker:
         self._settings = settings
         self._get_driver = get_driver
         self.pool = WorkerPool(settings, get_driver)
+        self.reports = DeviceReports(settings.binary, get_driver)
         self._starting = asyncio.Semaphore(_MAX_STARTING)
         self._complaints = Complaints(_log, str(settings.log_dir))
         with contextlib.suppress(OSError):  # said when a session's log is made
@@ -126,6 +131,14 @@ class SessionBroker:
         except KvgpuError:
             version = 0
         return Facts(PROTOCOL_MAJOR, PROTOCOL_MINOR, FEATURES, version)
+
+    async def report(self, query: DeviceQuery, region: Region) -> DeviceReport | Refused:
+        """Describe a device to the VM, or the run, that `region` belongs to."""
+        own = [session for session in self.sessions.values() if session.region is region]
+        try:
+            return await self.reports.report(query, own)
+        except SessionError as error:
+            return Refused(error.cuda_error, str(error))
 
     async def end(self, sessions: list[Session]) -> None:
         """End `sessions` and wait until nothing is left of them.

@@ -19,6 +19,7 @@ from kvgpu.host.control_frames import (
     PROTOCOL_MINOR,
     Close,
     Closed,
+    DeviceQuery,
     Frame,
     Hello,
     Kick,
@@ -45,6 +46,7 @@ _QEMU_LIMIT_S = 10.0  # a QEMU that has not been there for so long has ended
 _READ_BYTES = 64 << 10
 _BURST_PIECES = 64  # that many at a time are never slowed down
 _MAX_PIECES_PER_S = 5000
+_MAX_QUERIES = 64  # of devices, at a time
 _MAX_UNREAD_BYTES = 256 << 10  # answers a guest leaves unread before it is cut off
 
 
@@ -80,6 +82,7 @@ class VmChannel:
         self._boot_id = b""
         self._unconfirmed: set[int] = set()  # taken up; the agent has not yet said that it has them
         self._opening: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._turn = asyncio.Lock()  # of the sessions whose data waits for room in the channel
         self._look_now = asyncio.Event()
@@ -174,6 +177,8 @@ class VmChannel:
                 task = asyncio.create_task(self._open(request, frame.id))
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
+            case DeviceQuery() as query:
+                self._begin_answer(query, frame.id)
             case Sessions(numbers=numbers):
                 self._confirm(numbers)
             case Kick() if frame.id not in self.sessions:
@@ -241,6 +246,18 @@ class VmChannel:
                 self._send_data, lambda why: session.end((cuda_errors.UNKNOWN, why))
             )
 
+    def _begin_answer(self, query: DeviceQuery, request_number: int) -> None:
+        if len(self._answering) >= _MAX_QUERIES:
+            busy = Refused(cuda_errors.SYSTEM_NOT_READY, f"{_MAX_QUERIES} queries wait already")
+            self._send(Frame(busy, request_number))
+            return
+        task = asyncio.create_task(self._answer(query, request_number))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, query: DeviceQuery, request_number: int) -> None:
+        self._send(Frame(await self._broker.report(query, self._region), request_number))
+
     async def _pass_on(self, session: Session, frame: Frame) -> None:
         if session.relay and not await session.relay.to_worker(frame):
             session.end((cuda_errors.UNKNOWN, "its worker does not read what the guest sends"))
@@ -261,7 +278,7 @@ class VmChannel:
         await self._broker.end(list(self.sessions.values()))
 
     async def _end_opening(self) -> None:
-        opening = list(self._opening)
+        opening = [*self._opening, *self._answering]
         for task in opening:
             task.cancel()
         if opening:

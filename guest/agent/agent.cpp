@@ -272,6 +272,8 @@ bool Agent::handle_client_frame(Client& client, const Frame& frame) {
       return send_to_client(client, Frame{Type::PONG, frame.id, {}});
     case Type::QUERY:
       return send_to_client(client, make_frame(Type::FACTS, frame.id, facts_));
+    case Type::DEVICE_QUERY:
+      return ask_of_device(client, frame);
     default:
       return false;
   }

@@ -63,6 +63,9 @@ class Agent {
     uint32_t client_request = 0;  // the number it chose
     uint32_t request = 0;         // ours: unique among clients
     uint32_t session = 0;         // 0 before OPEN
+    // A DEVICE_QUERY that the host has not answered yet; 0: there is none.
+    uint32_t device_query = 0;  // our number
+    uint32_t client_query = 0;  // the client's
     uint64_t block_offset = 0;
     struct {
       uint64_t value;
@@ -86,6 +89,8 @@ class Agent {
   void read_client(Client& client);
   bool handle_client_frame(Client& client, const Frame& frame);
   bool open_session(Client& client, const Frame& frame);
+  bool ask_of_device(Client& client, const Frame& frame);
+  void on_device_answer(const Frame& frame);
   void watch_end_of(Client& client);
   void watch_connection(Client& client);
   static std::string stored_name(const Client& client);

@@ -7,6 +7,7 @@
 
 #include "agent.h"
 #include "cuda_codes.h"
+#include "kvgpu/device_report.h"
 #include "log.h"
 #include "service_manager.h"
 
@@ -36,6 +37,11 @@ void Agent::on_disconnected() {
   for (auto next = clients_.begin(); next != clients_.end();) {
     Client& client = *next++;
     client.beat = {};
+    if (client.device_query != 0) {
+      on_device_answer(make_failure(Type::REFUSED, client.device_query,
+                                    CUDA_ERROR_SYSTEM_NOT_READY,
+                                    "the connection with kvgpud on the host was lost"));
+    }
     if (client.stream) {
       on_closed(make_failure(Type::CLOSED, client.session, CUDA_ERROR_UNKNOWN,
                              "the connection with kvgpud on the host was lost"));
@@ -79,6 +85,8 @@ void Agent::on_host_frame(const Frame& frame) {
       return on_opened(frame);
     case Type::CLOSED:
       return on_closed(frame);
+    case Type::DEVICE_REPORT:
+      return on_device_answer(frame);
     case Type::PING:
       link_.send(Frame{Type::PONG, frame.id, {}});
       // It may be the first word of a kvgpud that took the port over too quickly to be noticed.
@@ -142,9 +150,37 @@ void Agent::on_refused(const Frame& frame) {
     return;
   }
   Client* client = find_by_request(frame.id);
-  if (client == nullptr) return;
+  if (client == nullptr) return on_device_answer(frame);
   const auto failure = payload_as<control::Failure>(frame);
   refuse(*client, failure ? failure->cuda_error : CUDA_ERROR_SYSTEM_NOT_READY, failure_text(frame));
+}
+
+// Whoever waits gives up by itself, so there is no time limit here.
+bool Agent::ask_of_device(Client& client, const Frame& frame) {
+  if (client.device_query != 0 || !payload_as<control::DeviceQuery>(frame)) return false;
+  const bool is_known = (facts_.features & control::FEATURE_DEVICE_QUERIES) != 0;
+  if (!welcomed_ || !is_known) {
+    return send_to_client(
+        client, welcomed_ ? make_failure(Type::REFUSED, frame.id, CUDA_ERROR_NOT_SUPPORTED,
+                                         "the host does not answer that: upgrade its kvgpu-host")
+                          : make_failure(Type::REFUSED, frame.id, CUDA_ERROR_SYSTEM_NOT_READY,
+                                         "kvgpud on the host does not answer"));
+  }
+  client.client_query = frame.id;
+  client.device_query = ++last_request_;
+  link_.send(Frame{Type::DEVICE_QUERY, client.device_query, frame.payload});
+  return true;
+}
+
+void Agent::on_device_answer(const Frame& frame) {
+  const auto asker = std::ranges::find_if(clients_, [&](const Client& client) {
+    return client.device_query != 0 && client.device_query == frame.id;
+  });
+  if (asker == clients_.end()) return;  // it has ended meanwhile
+  asker->device_query = 0;
+  Frame answer = frame;
+  answer.id = asker->client_query;
+  send_to_client(*asker, answer);
 }
 
 void Agent::on_opened(const Frame& frame) {

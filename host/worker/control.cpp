@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "log.h"
 
@@ -155,7 +157,8 @@ void Control::free_extent(uint64_t offset) {
   unanswered_[ask(Type::EXTENT_FREE, offset)].abandoned = true;
 }
 
-std::string Control::serve() {
+std::string Control::serve(Measure measure) {
+  std::thread([this, measure = std::move(measure)] { answer_usage(measure); }).detach();
   while (read_frames()) {
     if (away_limit_.count() == 0) return "kvgpud is gone";
     log("kvgpud is gone; the session goes on for %lld s without it",
@@ -180,6 +183,12 @@ bool Control::read_frames() {
     std::memcpy(&header, frame, sizeof header);
     control::Extent extent;
     if (header.type == static_cast<uint16_t>(Type::END)) return false;
+    if (header.type == static_cast<uint16_t>(Type::USAGE_QUERY)) {
+      const std::lock_guard lock(mutex_);
+      usage_query_ = header.id;
+      usage_wanted_.notify_one();
+      continue;
+    }
     if (header.type != static_cast<uint16_t>(Type::EXTENT) ||
         static_cast<size_t>(n) < sizeof header + sizeof extent) {
       log("control frame of type %u ignored", header.type);
@@ -187,6 +196,19 @@ bool Control::read_frames() {
     }
     std::memcpy(&extent, frame + sizeof header, sizeof extent);
     on_extent(header.id, extent);
+  }
+}
+
+void Control::answer_usage(const Measure& measure) {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    usage_wanted_.wait(lock, [this] { return usage_query_.has_value(); });
+    const uint32_t query = *std::exchange(usage_query_, std::nullopt);
+    lock.unlock();
+    const std::vector<control::DeviceUsage> usage = measure();
+    lock.lock();
+    send_frame(CONTROL_FD, Type::USAGE, query, usage.data(),
+               static_cast<uint32_t>(usage.size() * sizeof usage[0]));
   }
 }
 

@@ -10,13 +10,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kvgpu/barrier.h"
 #include "kvgpu/control.h"
+#include "kvgpu/device_report.h"
 #include "kvgpu/layout.h"
 
 namespace kvgpu::worker {
@@ -52,8 +55,10 @@ class Control {
   [[nodiscard]] bool allocate_extent(uint64_t bytes, control::Extent* extent);
   void free_extent(uint64_t offset);
 
-  // Reads until kvgpud ends the session; returns why.
-  std::string serve();
+  // Reads until kvgpud ends the session; returns why. `measure` answers USAGE_QUERY, on a thread of
+  // its own: the driver may keep it for long, and END must be heard.
+  using Measure = std::function<std::vector<control::DeviceUsage>()>;
+  std::string serve(Measure measure);
 
  private:
   struct Request {
@@ -66,6 +71,7 @@ class Control {
   void beat() { store_release(page_->beat, ++n_beats_); }
   bool read_frames();  // false: told to end; true: the connection is gone
   void on_extent(uint32_t request, const control::Extent& extent);
+  [[noreturn]] void answer_usage(const Measure& measure);
   uint32_t ask(control::Type type, uint64_t value);  // holding mutex_
   [[nodiscard]] bool wait_for_kvgpud();
   [[nodiscard]] bool take_over(int connection);
@@ -77,6 +83,8 @@ class Control {
   std::condition_variable answered_;
   std::map<uint32_t, Request> unanswered_;
   std::map<uint32_t, control::Extent> answers_;
+  std::condition_variable usage_wanted_;
+  std::optional<uint32_t> usage_query_;  // the newest; kvgpud has no other under way
   uint32_t next_request_ = 1;
   uint64_t n_beats_ = 0;
 };

@@ -20,6 +20,8 @@
 #include "progress_watch.h"
 #include "session.h"
 #include "stream_end.h"
+#include "telemetry.h"
+#include "usage.h"
 
 namespace kvgpu::worker {
 
@@ -29,6 +31,7 @@ struct Options {
   SessionConfig session;
   JailConfig jail{};
   bool inventory = false;
+  bool telemetry = false;
   bool no_jail = false;
   bool prestart = false;  // there is no session yet
   std::chrono::seconds away_limit{0};
@@ -37,7 +40,7 @@ struct Options {
 
 [[noreturn]] void usage() {
   std::fprintf(stderr,
-               "usage: kvgpu-worker --inventory --driver PATH\n"
+               "usage: kvgpu-worker --inventory|--telemetry --driver PATH\n"
                "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
                "--driver PATH [--devices 0,1] [--uid N --gid N [--max-tasks N] | "
                "--no-jail] [--away-s N | --stream]\n"
@@ -69,6 +72,7 @@ Options parse(int argc, char** argv) {
     AWAY,
     STREAM,
     INVENTORY,
+    TELEMETRY,
     PRESTART
   };
   const option known[] = {{"session", 1, nullptr, SESSION},
@@ -84,6 +88,7 @@ Options parse(int argc, char** argv) {
                           {"away-s", 1, nullptr, AWAY},
                           {"stream", 0, nullptr, STREAM},
                           {"inventory", 0, nullptr, INVENTORY},
+                          {"telemetry", 0, nullptr, TELEMETRY},
                           {"prestart", 0, nullptr, PRESTART},
                           {nullptr, 0, nullptr, 0}};
   Options options;
@@ -130,6 +135,9 @@ Options parse(int argc, char** argv) {
       case INVENTORY:
         options.inventory = true;
         break;
+      case TELEMETRY:
+        options.telemetry = true;
+        break;
       case PRESTART:
         options.prestart = true;
         break;
@@ -142,7 +150,7 @@ Options parse(int argc, char** argv) {
       std::find(std::begin(WINDOWS), std::end(WINDOWS), options.session.window);
   // The guest chose the window: anything else could be mapped over ourselves.
   const bool has_region = options.session.region_bytes != 0;
-  if (!options.inventory && (has_region == options.prestart || chosen == std::end(WINDOWS))) {
+  if (!options.inventory && !options.telemetry && (has_region == options.prestart || chosen == std::end(WINDOWS))) {
     usage();
   }
   return options;
@@ -236,7 +244,11 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   log("session %u: %d devices, block at 0x%llx", config.session_id, n_devices,
       static_cast<unsigned long long>(config.window + config.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));
-  const std::string why = control.serve();
+  const std::string why = control.serve([] {
+    thread_local const bool prepared = (prepare_driver_thread(driver), true);
+    (void)prepared;
+    return measure_usage(session);
+  });
   session.ending = true;
   store_release(page->ended, 1);
   end_session(why, ExitStatus::ENDED);
@@ -249,6 +261,7 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
 int main(int argc, char** argv) {
   using namespace kvgpu::worker;
   const Options options = parse(argc, argv);
+  if (options.telemetry) return print_telemetry(options.jail.driver_path);
   if (!options.inventory) serve(options);
   DriverTable driver;
   std::string error;

@@ -282,6 +282,22 @@ bool Session::is_guest_memory(uint64_t address, uint64_t len_bytes) const {
   return is_session_memory(address, len_bytes);
 }
 
+std::vector<uint64_t> Session::device_bytes() const {
+  std::map<wire::Handle, uint64_t> of_contexts;
+  {
+    const std::lock_guard lock(device_ranges_mutex_);
+    for (const auto& [address, range] : device_ranges_) {
+      if (!range.of_graph) of_contexts[range.context] += range.bytes;
+    }
+  }
+  std::vector<uint64_t> bytes(static_cast<size_t>(n_devices));
+  for (const auto& [handle, context_bytes] : of_contexts) {
+    const auto context = handles.context(handle);
+    if (context != nullptr) bytes[static_cast<size_t>(context->device)] += context_bytes;
+  }
+  return bytes;
+}
+
 bool Session::is_in_window(uint64_t address, uint64_t len_bytes) const {
   const auto inside = [&](uint64_t begin, uint64_t end) {
     return address >= begin && address < end && len_bytes <= end - address;

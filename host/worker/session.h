@@ -138,6 +138,8 @@ class Session {
   // Those that lie in [address, address + bytes), with their sizes; they are forgotten.
   std::vector<std::pair<uint64_t, uint64_t>> take_mappings(uint64_t address, uint64_t bytes);
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
+  // How much there is of it on each device; of a graph's memory nobody knows whether it is there.
+  std::vector<uint64_t> device_bytes() const;
 
   // Does [address, address + len) lie in the slab or in one extent?
   [[nodiscard]] bool is_session_memory(uint64_t address, uint64_t len_bytes) const;

@@ -8,8 +8,8 @@ cd "$(dirname "$0")/../.."
 root=$PWD
 build=${KVGPU_BUILD_DIR:-$root/build/release}
 uv=$root/.tools/bin/uv
-binaries=("$build"/guest/libcuda/libcuda.so.1 "$build"/guest/agent/kvgpu-agentd
-  "$build"/guest/check/kvgpu-check
+binaries=("$build"/guest/libcuda/libcuda.so.1 "$build"/guest/libcuda/libnvidia-ml.so.1
+  "$build"/guest/agent/kvgpu-agentd "$build"/guest/check/kvgpu-check "$build"/guest/smi/kvgpu-smi
   "$build"/host/worker/kvgpu-worker "$build"/host/software_gpu/libcuda.so.1)
 sources=(host protocol xml_templates packaging pyproject.toml README.md LICENSE)
 

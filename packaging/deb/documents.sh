@@ -58,6 +58,8 @@ case $kind in
   guest)
     from_help kvgpu-check 1 "looks whether CUDA works in this virtual machine, and why not" \
       "$source/guest/check/kvgpu-check"
+    from_help kvgpu-smi 1 "shows the GPUs of this virtual machine and who uses them" \
+      "$source/guest/smi/kvgpu-smi"
     from_help kvgpu-agentd 8 "connects the CUDA processes of this machine with its host" \
       "$source/guest/agent/kvgpu-agentd"
     ;;

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvgpu.protocol.generator import emit, emit_docs, emit_guest, emit_host
-from kvgpu.protocol.generator.model import GeneratorError
+from kvgpu.protocol.generator import emit, emit_docs, emit_guest, emit_host, nvml
+from kvgpu.protocol.generator.model import GeneratorError, Model
 from kvgpu.protocol.generator.parse import load
 
 OUTPUTS = {
-    "docs/compatibility.md": emit_docs.compatibility_md,
     "protocol/include/kvgpu/opcodes.gen.h": emit.opcodes_h,
     "protocol/include/kvgpu/plain_calls.gen.h": emit.plain_calls_h,
     "guest/libcuda/generated/api.gen.h": emit_guest.api_h,
@@ -27,16 +26,28 @@ OUTPUTS = {
     "host/worker/generated/ops.gen.cpp": emit_host.ops_cpp,
     "host/worker/generated/plain.gen.cpp": emit_host.plain_cpp,
 }
+NVML_OUTPUTS = {
+    "guest/libnvidia_ml/generated/exports.gen.cpp": nvml.exports_cpp,
+    "guest/libnvidia_ml/generated/libnvidia-ml.map": nvml.version_script,
+}
+
+
+def texts(root: Path, include: Path) -> tuple[Model, dict[str, str]]:
+    """Return the model, and what belongs into each file. Raises GeneratorError."""
+    model, functions = load(root, include), nvml.load(root, include)
+    found = {name: emitter(model) for name, emitter in OUTPUTS.items()}
+    found |= {name: emit_nvml(functions) for name, emit_nvml in NVML_OUTPUTS.items()}
+    docs = emit_docs.compatibility_md(model) + nvml.compatibility_md(functions)
+    return model, {**found, "docs/compatibility.md": docs}
 
 
 def main(root: Path, include: Path) -> int:
     """Generate into `root`; print what changed. Returns the exit status."""
     try:
-        model = load(root, include)
-        for name, emitter in OUTPUTS.items():
+        model, found = texts(root, include)
+        for name, text in found.items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = emitter(model)
             if path.suffix in (".h", ".cpp"):
                 text = _format(text, path)
             if not path.exists() or path.read_text() != text:

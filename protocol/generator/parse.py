@@ -42,8 +42,8 @@ def check_inputs(lock: Path, include: Path) -> str:
 def load(root: Path, include: Path) -> Model:
     """Build the model from `root`/protocol and the headers in `include`."""
     digest = check_inputs(root / "protocol/inputs.lock", include)
-    unit = _parse_cuda_h(include)
-    functions = _functions(unit)
+    unit = parse_header(include, "cuda.h", "__CUDA_API_VERSION_INTERNAL")
+    functions = functions_of(unit, "cu")
     api = read_api(root / "protocol/api.toml", functions)
     exported = (root / "tests/data/names-cuda13.txt").read_text().split()
     opcode_minors = _opcode_minors((root / "tests/data/opcodes.tsv").read_text())
@@ -67,17 +67,22 @@ def _opcode_minors(recorded: str) -> dict[str, int]:
     return minors
 
 
-def _parse_cuda_h(include: Path) -> cindex.TranslationUnit:
+def parse_header(include: Path, header: str, define: str) -> cindex.TranslationUnit:
+    """Parse a header, with `define`, under which it declares every version of a function.
+
+    Raises:
+        GeneratorError: it does not parse.
+    """
     index = cindex.Index.create()
-    source = "#include <cuda.h>\n"
+    source = f"#include <{header}>\n"
     unit = index.parse(
         "api.h",
-        args=["-x", "c", f"-I{include}", f"-I{_gcc_include()}", "-D__CUDA_API_VERSION_INTERNAL"],
+        args=["-x", "c", f"-I{include}", f"-I{_gcc_include()}", f"-D{define}"],
         unsaved_files=[("api.h", source)],
     )
     errors = [d.spelling for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
     if errors:
-        raise GeneratorError(f"cuda.h does not parse: {errors[:3]}")
+        raise GeneratorError(f"{header} does not parse: {errors[:3]}")
     return unit
 
 
@@ -89,10 +94,11 @@ def _errors(unit: cindex.TranslationUnit) -> list[tuple[str, int]]:
     raise GeneratorError("cuda.h has no enum cudaError_enum")
 
 
-def _functions(unit: cindex.TranslationUnit) -> dict[str, Function]:
+def functions_of(unit: cindex.TranslationUnit, prefix: str) -> dict[str, Function]:
+    """Return the functions that a header declares, by name."""
     functions = {}
     for cursor in unit.cursor.get_children():
-        if cursor.kind == cindex.CursorKind.FUNCTION_DECL and cursor.spelling.startswith("cu"):
+        if cursor.kind == cindex.CursorKind.FUNCTION_DECL and cursor.spelling.startswith(prefix):
             params = tuple(Param(a.spelling, a.type.spelling) for a in cursor.get_arguments())
             functions[cursor.spelling] = Function(cursor.spelling, params)
     return functions

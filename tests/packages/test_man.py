@@ -49,6 +49,7 @@ def test_man_pages_of_the_guest(ready: Chroot) -> None:
     ready.install("kvgpu-guest")
     for name, section, words in (
         ("kvgpu-check", 1, ["--json", "Exit status"]),
+        ("kvgpu-smi", 1, ["--json", "Exit status"]),
         ("kvgpu-agentd", 8, ["--region", "--socket"]),
     ):
         page = ready.check(f"{SHOW} {section} {name}")

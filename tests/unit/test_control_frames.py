@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import struct
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -16,11 +17,22 @@ from kvgpu.host.errors import ProtocolError
 
 INCLUDE = Path(__file__).parents[2] / "protocol/include/kvgpu"
 CONTROL_H = INCLUDE / "control.h"
+T = TypeVar("T")
 
 u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 i32 = st.integers(-(1 << 31), (1 << 31) - 1)
 b16 = st.binary(min_size=16, max_size=16)
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200)
+
+
+def plain_text(size_bytes: int) -> st.SearchStrategy[bytes]:
+    return st.binary(max_size=size_bytes).map(lambda text: text.rstrip(b"\0"))
+
+
+def several(each: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    return st.lists(each, max_size=64).map(tuple)
+
+
 bodies = st.one_of(
     st.builds(cf.Hello, u16, u16, u32, b16),
     st.builds(cf.Welcome, u16, u16, u32, u64, b16),
@@ -34,6 +46,15 @@ bodies = st.one_of(
     st.builds(cf.ExtentFree, u64),
     st.builds(cf.Resumed, u16, u16, u32),
     st.builds(cf.Sessions, st.lists(u32, max_size=1024).map(tuple)),
+    st.builds(cf.DeviceQuery, u32, u32),
+    st.builds(
+        *(cf.DeviceReport, u16, u16, u32, u32, u32, i32, u64, u64, b16),
+        *(plain_text(size) for size in (16, 96, 32)),
+        *(st.tuples(i32, i32), several(st.builds(cf.DeviceProcess, u32, u16, u16, u64))),
+        several(st.tuples(u32, u64)),
+    ),
+    st.builds(cf.UsageQuery),
+    st.builds(cf.Usage, several(st.builds(cf.DeviceUsage, u64, u64, u64))),
 )
 frames = st.builds(cf.Frame, bodies, u32)
 
@@ -51,7 +72,7 @@ def test_windows_agree_with_layout_h() -> None:
 
 
 def test_types_and_sizes_agree_with_control_h() -> None:
-    header = CONTROL_H.read_text()
+    header = CONTROL_H.read_text() + (INCLUDE / "device_report.h").read_text()
     enum = re.search(r"enum class Type : uint16_t \{(.*?)\};", header, re.S)
     assert enum
     in_c = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", enum[1])}
@@ -67,7 +88,8 @@ def test_types_and_sizes_agree_with_control_h() -> None:
     by_name = {body.__name__: body for body in cf.BODIES.values()}
     sizes = re.findall(r"static_assert\(sizeof\((\w+)\) == (\d+)\)", header)
     checked = {name for name, size in sizes if name in by_name}
-    assert {"Hello", "Welcome", "Open", "Opened", "Extent"} <= checked
+    assert {"Hello", "Welcome", "Open", "Opened", "Extent", "DeviceReport"} <= checked
+    by_name |= {part.__name__: part for part in (cf.DeviceProcess, cf.DeviceUsage)}
     for name, size in sizes:
         if name in by_name:
             assert by_name[name].LAYOUT.size == int(size), name

@@ -3,16 +3,15 @@
 
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "cuda_api.h"
+#include "host_socket.h"
 #include "kvgpu/control.h"
 #include "log.h"
 #include "session.h"
@@ -50,24 +49,6 @@ int ask_driver_version() {
 }
 
 }  // namespace
-
-const char* host_socket_path() {
-  const char* path = secure_getenv(control::SOCKET_ENV);
-  return path != nullptr ? path : control::GUEST_SOCKET;
-}
-
-int connect_to_host() {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, host_socket_path(), sizeof address.sun_path - 1);
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
-}
 
 int served_cuda_version() {
   const Session& session = Session::get();

@@ -16,7 +16,7 @@
 
 #include "address_space.h"
 #include "contexts.h"
-#include "host_link.h"
+#include "host_socket.h"
 #include "log.h"
 #include "region_memory.h"
 #include "session.h"
@@ -37,16 +37,6 @@ CUresult other_major(uint16_t hosts) {
 
 // kvgpud gives a worker 30 s to start, unless its administrator has said otherwise.
 constexpr int ANSWER_LIMIT_S = 120;
-
-// Where the socket cannot be reached.
-const char* what_to_do(int error) {
-  if (error == EACCES) return "Add this user to the group kvgpu (adduser USER kvgpu), log in again";
-  if (std::strcmp(host_socket_path(), control::GUEST_SOCKET) == 0) {
-    return "Start kvgpu's agent: systemctl start kvgpu-agentd (its log: journalctl -u "
-           "kvgpu-agentd)";
-  }
-  return "Is kvgpud running (systemctl status kvgpud), or in a VM kvgpu-agentd?";
-}
 
 }  // namespace
 
@@ -86,7 +76,7 @@ CUresult Session::open() {
 CUresult Session::open_locked() {
   const std::lock_guard lock(open_mutex_);
   if (is_open()) return CUDA_SUCCESS;
-  CUresult result = check_settings();
+  CUresult result = check_settings() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   every_call_waits_ = settings().sync != 0;
   if (result == CUDA_SUCCESS && !settings().trace.empty() &&
       !Trace::start(settings().trace.c_str())) {
@@ -124,7 +114,7 @@ CUresult Session::connect() {
   if (socket_ < 0) {
     const int error = errno;
     log(Level::WARNING, "cannot reach %s: %s. %s", host_socket_path(), strerror(error),
-        what_to_do(error));
+        host_socket_hint(error));
     return CUDA_ERROR_NO_DEVICE;
   }
   struct {

@@ -14,12 +14,16 @@ inline constexpr uint32_t FEATURE_PROGRESS_RECORDS = 1;
 inline constexpr uint32_t FEATURE_REFUSED_CALLS = 2;
 // The client wakes its worker itself: by the ivshmem device's doorbell, or by an eventfd.
 inline constexpr uint32_t FEATURE_DOORBELL = 4;
+// DEVICE_QUERY is answered: what NVML shows of a device, without a session.
+inline constexpr uint32_t FEATURE_DEVICE_QUERIES = 8;
 #ifdef KVGPU_PROTOCOL_OLDER  // what the version before this one had
 inline constexpr uint16_t PROTOCOL_MINOR = 2;
+inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS | FEATURE_DOORBELL;
 #else
 inline constexpr uint16_t PROTOCOL_MINOR = 3;
+inline constexpr uint32_t FEATURES =
+    FEATURE_REFUSED_CALLS | FEATURE_DOORBELL | FEATURE_DEVICE_QUERIES;
 #endif
-inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS | FEATURE_DOORBELL;
 // In OPEN, OPENED and the host page: guest and host share no memory (PROTOCOL.md §7).
 inline constexpr uint32_t FEATURE_BYTE_STREAM = 1u << 8;
 
@@ -43,6 +47,8 @@ enum class Type : uint16_t {
   PONG = 10,
   QUERY = 11,
   FACTS = 12,
+  DEVICE_QUERY = 13,
+  DEVICE_REPORT = 14,
   READY = 16,
   EXTENT_ALLOC = 17,
   EXTENT = 18,
@@ -53,6 +59,8 @@ enum class Type : uint16_t {
   SESSIONS = 23,
   PRESTARTED = 24,
   ASSIGN = 25,
+  USAGE_QUERY = 26,
+  USAGE = 27,
   SHARE = 32,  // from here to 47: a session of the byte-stream form (stream_form.h)
   DATA = 33,
   RECORDS = 34,

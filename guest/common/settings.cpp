@@ -180,16 +180,16 @@ const Loaded& loaded() {
 
 const Settings& settings() { return loaded().settings; }
 
-CUresult check_settings() {
+bool check_settings() {
   if (!loaded().error.empty()) {
     log(Level::ERROR, "%s. Mend it; CUDA is not started", loaded().error.c_str());
-    return CUDA_ERROR_INVALID_VALUE;
+    return false;
   }
   if (settings().compute_percent != 0) {
     static const bool told = (log(Level::WARNING, "compute_percent is not enforced yet"), true);
     (void)told;
   }
-  return CUDA_SUCCESS;
+  return true;
 }
 
 }  // namespace kvgpu::guest

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda_api.h"
-
 namespace kvgpu::guest {
 
 struct Settings {
@@ -24,8 +22,8 @@ struct Settings {
 // Read at the first use, once; what is wrong in them is left out here and told by check_settings().
 const Settings& settings();
 
-// cuInit: CUDA_ERROR_INVALID_VALUE, with a line that says where and what to do, if any is wrong.
-CUresult check_settings();
+// False, with a line that says where and what to do, if any is wrong.
+[[nodiscard]] bool check_settings();
 
 inline uint64_t memory_limit_bytes() { return settings().memory_mib << 20; }  // 0: none
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program sees through nvidia-ml-py, as one JSON object. With `compute` it first makes a CUDA
+context and allocates, and says what CUDA says. Run it under `kvgpu run`, or natively."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+ALLOCATED_BYTES = 100 << 20
+
+
+def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what the function answers, or the number of its error."""
+    try:
+        answer = function(*arguments)
+    except pynvml.NVMLError as error:
+        return {"error": error.value}
+    if hasattr(answer, "_fields_"):
+        return {name: getattr(answer, name) for name, *_ in answer._fields_}
+    return answer
+
+
+def cuda() -> dict[str, Any]:
+    """Allocate, and return what CUDA says of device 0."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+    free, total, device_total = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+    uuid, bus_id = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(32)
+    for result in (
+        driver.cuInit(0),
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+        driver.cuCtxSetCurrent(context),
+        driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(ALLOCATED_BYTES)),
+        driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)),
+        driver.cuDeviceTotalMem_v2(ctypes.byref(device_total), 0),
+        driver.cuDeviceGetUuid_v2(uuid, 0),
+        driver.cuDeviceGetPCIBusId(bus_id, 32, 0),
+    ):
+        assert result == 0, result
+    return {
+        "free": free.value,
+        "total": total.value,
+        "device_total": device_total.value,
+        "uuid": bytes(uuid).hex(),
+        "pci_bus_id": bus_id.value.decode(),
+    }
+
+
+def nvml() -> dict[str, Any]:
+    """Return what NVML says of device 0."""
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    processes = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
+    return {
+        "n_devices": pynvml.nvmlDeviceGetCount(),
+        "name": pynvml.nvmlDeviceGetName(device),
+        "uuid": pynvml.nvmlDeviceGetUUID(device),
+        "pci_bus_id": pynvml.nvmlDeviceGetPciInfo(device).busId,
+        "memory": ask(pynvml.nvmlDeviceGetMemoryInfo, device),
+        "capability": pynvml.nvmlDeviceGetCudaComputeCapability(device),
+        "driver": ask(pynvml.nvmlSystemGetDriverVersion),
+        "cuda": pynvml.nvmlSystemGetCudaDriverVersion(),
+        "temperature": ask(pynvml.nvmlDeviceGetTemperature, device, 0),
+        "power": ask(pynvml.nvmlDeviceGetPowerUsage, device),
+        "sm_clock": ask(pynvml.nvmlDeviceGetClockInfo, device, pynvml.NVML_CLOCK_SM),
+        "reasons": ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device),
+        "load": ask(pynvml.nvmlDeviceGetUtilizationRates, device),
+        "processes": [[process.pid, process.usedGpuMemory] for process in processes],
+        "serial": ask(pynvml.nvmlDeviceGetSerial, device),
+        "set_power": ask(pynvml.nvmlDeviceSetPowerManagementLimit, device, 1000),
+    }
+
+
+def main() -> None:
+    said: dict[str, Any] = {"pid": os.getpid()}
+    if "compute" in sys.argv:
+        said["cuda"] = cuda()
+    said["nvml"] = nvml()
+    print(json.dumps(said), flush=True)
+    if "wait" in sys.argv:
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()
