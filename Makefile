@@ -165,6 +165,11 @@ test-vm: test-packages  ## all tests that boot virtual machines (KVM where there
 test-gpu: build-release  ## the same programs natively and through kvgpu, on a real GPU (PART=name)
 	tests/gpu/run.sh $(PART)
 
+.PHONY: test-gpu-report
+test-gpu-report:  ## docs/compatibility.md's table of workloads from the logs of such runs (FOLDERS=…)
+	$(BIN)/python -P tests/gpu/report.py $(or $(FOLDERS),build/test-gpu)
+	@$(MAKE) -o setup gen
+
 CARRIED_RUNTIMES := cuda-bindings|cuda-pathfinder|nvidia-cuda-runtime[^=]*|nvidia-nvjpeg-cu12
 .PHONY: wheels
 wheels: setup  ## packages for Python 3.12 into .whl/, for a GPU machine without network

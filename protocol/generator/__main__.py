@@ -38,6 +38,7 @@ def texts(root: Path, include: Path) -> tuple[Model, dict[str, str]]:
     found = {name: emitter(model) for name, emitter in OUTPUTS.items()}
     found |= {name: emit_nvml(functions) for name, emit_nvml in NVML_OUTPUTS.items()}
     docs = emit_docs.compatibility_md(model) + nvml.compatibility_md(functions)
+    docs += emit_docs.workloads_md(root / "tests/data/workloads.json")
     return model, {**found, "docs/compatibility.md": docs}
 
 

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 from kvgpu.protocol.generator.model import Model
 
@@ -21,6 +24,35 @@ stream per thread) do what the name without that ending does, and are not listed
 | reason | entry points |
 |---|---|
 """
+
+
+_WORKLOADS = """
+## Workloads
+
+Each was run natively and through `kvgpu run` (host processes, no VM) on the same GPU by one script, and what both computed was compared
+(`make test-gpu PART=workloads`, `libraries`, `runtimes`, `programs`; written by `make test-gpu-report`). Numbers that vary from run to run natively may vary as much remoted;
+all others are equal. Times are of the whole body, imports and first compilations included.
+
+| workload | native | remoted | ratio | verdict | seen |
+|---|---|---|---|---|---|
+"""
+
+
+def workloads_md(recorded: Path) -> str:
+    """The table of what tests/gpu/report.py has recorded; nothing where there is none yet."""
+    if not recorded.exists():
+        return ""
+    rows: dict[str, dict[str, Any]] = json.loads(recorded.read_text())
+    text = _WORKLOADS
+    for row in rows.values():
+        times = "| | | "
+        if row["native_s"] is not None:
+            native_s, remoted_s = row["native_s"], row["remoted_s"]
+            times = f"| {native_s:.2f} s | {remoted_s:.2f} s | {remoted_s / native_s:.2f} "
+        verdict = "; ".join(row["problems"]).replace("|", "/")[:200]
+        verdict = verdict or f"same results ({row['compared']})"
+        text += f"| {row['title']} {times}| {verdict} | {row['commit']}, {row['gpu']} |\n"
+    return text
 
 
 def compatibility_md(model: Model) -> str:

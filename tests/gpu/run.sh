@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh [PART...]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
-# but blocking (cases has it), libraries and workloads (whose libraries a machine may lack).
+# run.sh [PART...|K/N]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
+# but blocking (cases has it), libraries and workloads (whose libraries a machine may lack). K/N: the
+# Kth of N calls that together do everything, libraries and workloads, too; `make test-gpu-report` merges their
+# logs. SHARE=K/N: of cases and workloads only every Nth.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -12,7 +14,7 @@
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
 #   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
 #   libraries programs on cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER, cuSPARSE, Thrust: the same (needs nvcc)
-#   workloads PyTorch, JAX, CuPy…: natively, through kvgpu, natively (ONLY="NAME…", SHARE=K/N of them)
+#   workloads PyTorch, JAX, CuPy…: natively, through kvgpu, natively (ONLY="NAME…")
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
 #   vm        the same programs in an emulated VM beside the GPU
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
@@ -173,6 +175,7 @@ run_cases() { # FILTER
   while read -r name; do
     filter=--test-case=${name//,/\\,}
     n=$((n + 1))
+    [[ -z ${SHARE:-} || $(((n - 1) % ${SHARE#*/} + 1)) -eq ${SHARE%/*} ]] || continue
     # Natively a thread in the driver keeps others out of it.
     if [[ $name != *"beyond native"* ]]; then
       echo "== native: $name" >>"$log"
@@ -237,6 +240,22 @@ part_vm() {
   "$python" -P tests/gpu/vm.py --out "$out"
 }
 
+# Everything, as `part` or `part:K/N` (its Kth share) and about how many seconds it takes.
+units() {
+  local k
+  echo "starts 375"; echo "life 75"; echo "libraries 60"; echo "vm 60"; echo "oracles 30"
+  echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
+  for k in 1 2 3 4; do echo "cases:$k/4 90"; done
+  for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done
+}
+
+# units_of K/N: which of them the Kth of N calls does; the longest first, each to who has least.
+units_of() {
+  units | sort -k2,2nr -k1,1 | awk -v k="${1%/*}" -v n="${1#*/}" '{
+    least = 1; for (i = 2; i <= n; i++) if (sum[i] + 0 < sum[least] + 0) least = i
+    sum[least] += $2; if (least == k) print $1 }'
+}
+
 main() {
   local parts=("$@") part failed=0 begun
   [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases runtimes starts life host bench vm)  # cases includes blocking
@@ -244,13 +263,15 @@ main() {
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
+  [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
+    [[ $part != *:* ]] || { export SHARE=${part#*:}; part=${part%%:*}; }
     declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, host, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?
     [[ $((SECONDS - begun)) -le $part_limit_s ]] || echo "test-gpu: $part is over its 8 minutes"
-    echo "test-gpu: $part: status $status after $((SECONDS - begun)) s"
+    echo "test-gpu: $part${SHARE:+ $SHARE}: status $status after $((SECONDS - begun)) s"
     [[ $status -eq 0 ]] || failed=1
   done
   [[ $failed -eq 0 ]] && echo "test-gpu: passed" || echo "test-gpu: failed (logs in $out)"

@@ -34,6 +34,7 @@ class Result:
     name: str
     title: str
     problems: list[str] = field(default_factory=list)
+    n_compared: int = 0
     pairs: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def line(self) -> str:
@@ -118,6 +119,7 @@ def compare(workload: Workload, out: Path) -> Result:
     first, remoted, second = runs
     if first and second and remoted:
         result.problems = differences([first, second], remoted)
+        result.n_compared = len(first.same) + len(first.near)
         result.pairs = {
             name: ((first.seconds[name] + second.seconds[name]) / 2, seconds)
             for name, seconds in remoted.seconds.items()

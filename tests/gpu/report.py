@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
+
+python report.py FOLDER...: each is the $OUT of a run, or holds several of them. Writes
+tests/data/workloads.json, from which `make gen` makes the table; a row that no folder has stays.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "tests/data/workloads.json"
+PROGRAMS = {"libraries": "C++ on {}", "runtimes": "{}", "programs": "program `{}`"}
+
+
+def gpu_of(folder: Path) -> str:
+    """What `nvidia-smi` called the machine's GPU and driver; each run writes it down."""
+    for place in (folder, *folder.parents):
+        if (place / "gpu.txt").exists():
+            return (place / "gpu.txt").read_text().splitlines()[0]
+    raise SystemExit(f"report: no gpu.txt above {folder}: is it the $OUT of tests/gpu/run.sh?")
+
+
+def workload_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results of workloads/compare.py below a folder."""
+    rows = {}
+    for path in sorted(folder.rglob("workloads/*.json"), key=lambda path: path.stat().st_mtime):
+        data = json.loads(path.read_text())
+        if "problems" not in data:  # the record of one run
+            continue
+        native_s, remoted_s = data["pairs"].get("all", (None, None))
+        rows[data["name"]] = {
+            "title": data["title"],
+            "compared": data["n_compared"],
+            "native_s": native_s,
+            "remoted_s": remoted_s,
+            "problems": data["problems"],
+            "gpu": gpu_of(path.parent),
+        }
+    return rows
+
+
+def stable_lines(path: Path) -> list[str]:
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return [line for line in lines if not line.startswith("#")]
+
+
+def program_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Programs that run.sh ran natively and remoted: same lines, same exit status."""
+    rows = {}
+    for part, title in PROGRAMS.items():
+        for path in sorted(folder.rglob(f"{part}/*.native.out")):
+            name = path.name.removesuffix(".native.out")
+            native, remoted = (stable_lines(path.with_name(f"{name}.{side}.out")) for side in SIDES)
+            status = [path.with_name(f"{name}.{side}.status").read_text().strip() for side in SIDES]
+            problems = [] if native == remoted else ["other lines"]
+            problems += [] if status == ["0", "0"] else [f"exit status {' and '.join(status)}"]
+            rows[f"{part}/{name}"] = {
+                "title": title.format(name),
+                "compared": len(native),
+                "native_s": None,
+                "remoted_s": None,
+                "problems": problems if native else [*problems, "no lines"],
+                "gpu": gpu_of(path.parent),
+            }
+    return rows
+
+
+SIDES = ("native", "remoted")
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    rows: dict[str, dict[str, Any]] = {}
+    if RECORDED.exists():
+        rows = json.loads(RECORDED.read_text())
+    head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+    for argument in sys.argv[1:]:
+        found = workload_rows(Path(argument)) | program_rows(Path(argument))
+        if not found:
+            raise SystemExit(f"report: no results below {argument}")
+        for name, row in found.items():
+            rows[name] = row | {"commit": commit}
+    RECORDED.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+    bad = [name for name, row in rows.items() if row["problems"]]
+    print(f"report: {len(rows)} rows, {len(rows) - len(bad)} as natively; not: {', '.join(bad)}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
