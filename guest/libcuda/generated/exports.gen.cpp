@@ -490,6 +490,14 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream 
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_3d_async_v2(pCopy, hStream);
 }
+EXPORT CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer(pCopy, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer_async(pCopy, hStream);
+}
 EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
                                         size_t ByteCount) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -1931,6 +1939,15 @@ EXPORT CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
 EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::memcpy_3d_async_v2(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy,
+                                                 CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer_async(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer(pCopy, CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;

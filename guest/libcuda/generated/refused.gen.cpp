@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[217] = {
+const RefusedName REFUSED_NAMES[213] = {
     {"cuArray3DCreate",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuArray3DGetDescriptor",
@@ -217,10 +217,6 @@ const RefusedName REFUSED_NAMES[217] = {
     {"cuMemcpy3DBatchAsync_ptsz", "this form of copy or memset is not served yet"},
     {"cuMemcpy3DBatchAsync_v2", "this form of copy or memset is not served yet"},
     {"cuMemcpy3DBatchAsync_v2_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DPeer", "access between GPUs is not served yet"},
-    {"cuMemcpy3DPeerAsync", "access between GPUs is not served yet"},
-    {"cuMemcpy3DPeerAsync_ptsz", "access between GPUs is not served yet"},
-    {"cuMemcpy3DPeer_ptds", "access between GPUs is not served yet"},
     {"cuMemcpyAtoA",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpyAtoD",
@@ -291,8 +287,8 @@ const RefusedName REFUSED_NAMES[217] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 217;
-std::atomic<uint64_t> refused_calls[217];
+const int N_REFUSED_NAMES = 213;
+std::atomic<uint64_t> refused_calls[213];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -465,50 +461,46 @@ EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(166); }
 EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(167); }
 EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(168); }
 EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(188); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(192); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(195); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(196); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(197); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(198); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(199); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(200); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(201); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(202); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(203); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(204); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(205); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(206); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(207); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(208); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(209); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(210); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(211); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(212); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(213); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(214); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(215); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(216); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(181); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(188); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(189); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(190); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(191); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(192); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(193); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(194); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(195); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(196); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(197); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(198); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(199); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(200); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(201); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(202); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(203); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(204); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(205); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(206); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(207); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(208); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(209); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(210); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(211); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(212); }
