@@ -191,12 +191,11 @@ CUresult rows_of(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Rows* row
   if (!is_host && place.type != CU_MEMORYTYPE_DEVICE && place.type != CU_MEMORYTYPE_UNIFIED)
     return CUDA_ERROR_INVALID_VALUE;
   const uint64_t base = is_host ? address(place.host) : place.device;
-  const bool one_row = p.Height <= 1 && p.Depth <= 1;
   // Where nothing is said rows and slices have no gaps (driver 580).
   const size_t row_end_bytes = place.x_bytes + p.WidthInBytes, slice_end = place.y + p.Height;
   const size_t pitch_bytes = place.pitch_bytes == 0 ? row_end_bytes : place.pitch_bytes;
   const size_t height = place.height == 0 ? slice_end : place.height;
-  if (base == 0 || (!one_row && pitch_bytes < row_end_bytes) || height < slice_end)
+  if (base == 0 || pitch_bytes < row_end_bytes || height < slice_end)
     return CUDA_ERROR_INVALID_VALUE;
   const size_t y = place.y + (place.z + z) * height;
   *rows = {base + y * pitch_bytes + place.x_bytes, pitch_bytes};

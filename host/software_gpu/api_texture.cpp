@@ -13,12 +13,12 @@ std::shared_ptr<const ImageObject> find(uint64_t handle, bool is_surface) {
   return object && object->image.is_surface == is_surface ? object : nullptr;
 }
 
-/// Of either kind, or none: driver 580 minds neither.
-CUresult destroy(uint64_t handle) {
+/// What is no object, or one of the other kind, stays so: no error (driver 580).
+CUresult destroy(uint64_t handle, bool is_surface) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   RETURN_IF_FAILED(check_capture_safe(*context));
-  Driver::instance().images.remove(handle);
+  if (find(handle, is_surface)) Driver::instance().images.remove(handle);
   return CUDA_SUCCESS;
 }
 
@@ -48,7 +48,7 @@ SOFTWARE_GPU_API cuTexObjectCreate(CUtexObject* handle, const CUDA_RESOURCE_DESC
   *handle = Driver::instance().images.add(std::move(object));
   return CUDA_SUCCESS;
 }
-SOFTWARE_GPU_API cuTexObjectDestroy(CUtexObject handle) { return destroy(handle); }
+SOFTWARE_GPU_API cuTexObjectDestroy(CUtexObject handle) { return destroy(handle, false); }
 SOFTWARE_GPU_API cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject handle) {
   return give(resource, handle, false, &ImageObject::resource);
 }
@@ -71,7 +71,7 @@ SOFTWARE_GPU_API cuSurfObjectCreate(CUsurfObject* handle, const CUDA_RESOURCE_DE
   *handle = Driver::instance().images.add(std::move(object));
   return CUDA_SUCCESS;
 }
-SOFTWARE_GPU_API cuSurfObjectDestroy(CUsurfObject handle) { return destroy(handle); }
+SOFTWARE_GPU_API cuSurfObjectDestroy(CUsurfObject handle) { return destroy(handle, true); }
 SOFTWARE_GPU_API cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject handle) {
   return give(resource, handle, true, &ImageObject::resource);
 }

@@ -18,7 +18,7 @@ CUresult with(CUtexref handle, Change change) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   const auto reference = Driver::instance().texture_references.find(handle);
-  if (!reference) return CUDA_ERROR_INVALID_VALUE;
+  if (!reference) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(reference->mutex);
   return change(*reference);
 }
@@ -100,20 +100,27 @@ SOFTWARE_GPU_API cuTexRefDestroy(CUtexref handle) {
   RETURN_IF_FAILED(enter(&context));
   Driver& driver = Driver::instance();
   const auto reference = driver.texture_references.find(handle);
-  // Those of a module go with it.
-  if (!reference || reference->address != 0) return CUDA_ERROR_INVALID_VALUE;
-  return driver.texture_references.take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!reference) return CUDA_ERROR_INVALID_HANDLE;
+  // Those of a module go with it; to destroy one is no error (driver 580).
+  if (reference->address == 0) driver.texture_references.take(handle);
+  return CUDA_SUCCESS;
+}
+
+/// A launch sees its module's references anyway.
+SOFTWARE_GPU_API cuParamSetTexRef(CUfunction function, int, CUtexref handle) {
+  if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
+  return with(handle, [](const TextureReference&) { return CUDA_SUCCESS; });
 }
 
 SOFTWARE_GPU_API cuTexRefSetArray(CUtexref handle, CUarray array, unsigned flags) {
   return with(handle, [&](TextureReference& reference) {
-    if (flags != CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
+    const auto bound = Driver::instance().arrays.find(array);
+    if (!bound) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags & ~CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
     CUDA_RESOURCE_DESC resource{};
     resource.resType = CU_RESOURCE_TYPE_ARRAY;
     resource.res.array.hArray = array;
     RETURN_IF_FAILED(bind(reference, resource));
-    const auto bound = Driver::instance().arrays.find(array);
-    if (!bound) return CUDA_ERROR_INVALID_VALUE;
     reference.format = bound->descriptor.Format;
     reference.n_channels = bound->descriptor.NumChannels;
     return CUDA_SUCCESS;
@@ -122,13 +129,13 @@ SOFTWARE_GPU_API cuTexRefSetArray(CUtexref handle, CUarray array, unsigned flags
 SOFTWARE_GPU_API cuTexRefSetMipmappedArray(CUtexref handle, CUmipmappedArray array,
                                            unsigned flags) {
   return with(handle, [&](TextureReference& reference) {
-    if (flags != CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
+    const auto bound = Driver::instance().mipmapped_arrays.find(array);
+    if (!bound) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags & ~CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
     CUDA_RESOURCE_DESC resource{};
     resource.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
     resource.res.mipmap.hMipmappedArray = array;
     RETURN_IF_FAILED(bind(reference, resource));
-    const auto bound = Driver::instance().mipmapped_arrays.find(array);
-    if (!bound) return CUDA_ERROR_INVALID_VALUE;
     reference.format = bound->descriptor.Format;
     reference.n_channels = bound->descriptor.NumChannels;
     return CUDA_SUCCESS;
@@ -257,9 +264,8 @@ SOFTWARE_GPU_API cuTexRefGetFilterMode(CUfilter_mode* mode, CUtexref handle) {
 }
 SOFTWARE_GPU_API cuTexRefGetFormat(CUarray_format* format, int* n_channels, CUtexref handle) {
   return with(handle, [&](const TextureReference& reference) {
-    if (!format || !n_channels) return CUDA_ERROR_INVALID_VALUE;
-    *format = reference.format;
-    *n_channels = static_cast<int>(reference.n_channels);
+    if (format) *format = reference.format;
+    if (n_channels) *n_channels = static_cast<int>(reference.n_channels);
     return CUDA_SUCCESS;
   });
 }
@@ -296,7 +302,10 @@ SOFTWARE_GPU_API cuSurfRefSetArray(CUsurfref handle, CUarray array, unsigned fla
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   const auto reference = Driver::instance().surface_references.find(handle);
-  if (!reference || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto bound = Driver::instance().arrays.find(array);
+  if (!reference || !bound) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags != 0 || !(bound->descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST))
+    return CUDA_ERROR_INVALID_VALUE;
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
   resource.res.array.hArray = array;
@@ -309,7 +318,8 @@ SOFTWARE_GPU_API cuSurfRefGetArray(CUarray* array, CUsurfref handle) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   const auto reference = Driver::instance().surface_references.find(handle);
-  if (!reference || !array || !reference->array) return CUDA_ERROR_INVALID_VALUE;
+  if (!reference) return CUDA_ERROR_INVALID_HANDLE;
+  if (!array || !Driver::instance().arrays.find(reference->array)) return CUDA_ERROR_INVALID_VALUE;
   *array = reference->array;
   return CUDA_SUCCESS;
 }

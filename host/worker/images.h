@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
 
 #include "kvgpu/records.h"
 
@@ -20,15 +19,18 @@ class Images {
     const std::lock_guard lock(mutex_);
     all_[{context, object}] = kind;
   }
-  [[nodiscard]] std::optional<ImageKind> find(wire::Handle context, uint64_t object) const {
+  [[nodiscard]] bool has(wire::Handle context, uint64_t object, ImageKind kind) const {
     const std::lock_guard lock(mutex_);
     const auto found = all_.find({context, object});
-    return found == all_.end() ? std::nullopt : std::optional(found->second);
+    return found != all_.end() && found->second == kind;
   }
-  std::optional<ImageKind> remove(wire::Handle context, uint64_t object) {
+  // False: it is none of these.
+  bool remove(wire::Handle context, uint64_t object, ImageKind kind) {
     const std::lock_guard lock(mutex_);
-    const auto gone = all_.extract({context, object});
-    return gone.empty() ? std::nullopt : std::optional(gone.mapped());
+    const auto found = all_.find({context, object});
+    if (found == all_.end() || found->second != kind) return false;
+    all_.erase(found);
+    return true;
   }
   void forget(wire::Handle context) {
     const std::lock_guard lock(mutex_);

@@ -166,13 +166,11 @@ def _plain(row: Row) -> str:
         body += "  if (result != CUDA_SUCCESS) return result;\n"
         for param in outs(row):
             word = f"out.{param.name}"
-            is_handle = param.pointee in HANDLE_KINDS
-            value = (
-                f"from_wire<{param.pointee}>({word})"
-                if is_handle
-                else from_word(param.pointee, word)
-            )
-            body += f"  *{param.name} = {value};\n"
+            if param.pointee in HANDLE_KINDS:  # 0: of an object that is gone
+                body += f"  if ({word} == 0) return CUDA_ERROR_INVALID_VALUE;\n"
+                body += f"  *{param.name} = from_wire<{param.pointee}>({word});\n"
+            else:
+                body += f"  *{param.name} = {from_word(param.pointee, word)};\n"
         body += "  return CUDA_SUCCESS;\n"
     elif row.destroys:
         body += f"  const CUresult result = call.sync(wire::Op::{row.name}, in);\n"

@@ -128,6 +128,12 @@ class Scene:
         target = (0, 0, 0, 0, DEVICE_MEMORY, 0, self.device_memory.value, 0, 0, 64, 1)
         return struct.pack("<" + "4QI4x6Q" * 2 + "3Q", *source, *target, 64, 1, 1)
 
+    def array(self) -> Any:
+        return made("cuArray3DCreate_v2", ARRAY_3D)
+
+    def mipmapped_array(self) -> Any:
+        return made("cuMipmappedArrayCreate", ARRAY_3D, 1)
+
     def link(self) -> Any:
         return made("cuLinkCreate_v2", 0, None, None, last=True)
 
@@ -174,6 +180,9 @@ KERNEL_NODE = struct.Struct("<Q7I4x4Q")  # function, grid, block, shared bytes, 
 MEMSET_NODE = struct.Struct("<QQIIQQQ")  # address, pitch, value, element size, width, height
 MEMSET = 2  # CU_GRAPH_NODE_TYPE_MEMSET
 COOPERATIVE = 2  # CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE
+FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
+ARRAY = struct.pack("<QQII", 16, 16, FLOAT, 1)
+ARRAY_3D = struct.pack("<QQQIII4x", 16, 16, 0, FLOAT, 1, 0)
 LAUNCH_CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, count
 
 # What a parameter of this type gets; out parameters (other pointers) get zeroed memory.
@@ -208,6 +217,14 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUmemPool_attribute": lambda _: 4,  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     "const CUDA_MEMCPY2D *": lambda s: s.copy_2d(),
     "const CUDA_MEMCPY3D *": lambda s: s.copy_3d(),
+    "const CUDA_MEMCPY3D_PEER *": lambda s: s.copy_3d(),  # alike, of the current context
+    "CUarray": lambda s: s.array(),
+    "CUmipmappedArray": lambda s: s.mipmapped_array(),
+    "CUtexref": lambda _: made("cuTexRefCreate"),
+    "CUsurfref": lambda s: made("cuModuleGetSurfRef", s.module, b"surface"),
+    "const CUDA_ARRAY_DESCRIPTOR *": lambda _: ARRAY,
+    "const CUDA_ARRAY3D_DESCRIPTOR *": lambda _: ARRAY_3D,
+    "const CUDA_RESOURCE_DESC *": lambda s: struct.pack("<I4xQ128x", 0, s.array().value),
     "CUlinkState": lambda s: s.link(),
     "CUjitInputType": lambda _: 1,  # CU_JIT_INPUT_PTX
     "CUhostFn": lambda _: HOST_FUNCTION,

@@ -117,6 +117,7 @@ MAY_FAIL(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t n, CUst
 MAY_FAIL(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t n, CUstream stream),
          (to, from, n, stream))
 MAY_FAIL(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy, CUstream stream), (copy, stream))
+MAY_FAIL(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy, CUstream stream), (copy, stream))
 MAY_FAIL(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream), (pointer, stream))
 MAY_FAIL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream),
          (to, from, n, stream))

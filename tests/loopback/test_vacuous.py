@@ -20,6 +20,7 @@ LIMIT_S = 280
 UNKNOWN = {
     *("cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", "cuGraphHostNodeGetParams"),
     *("cuGraphMemAllocNodeGetParams", "cuGraphBatchMemOpNodeGetParams"),
+    *("cuTexRefGetArray", "cuTexRefGetMipmappedArray", "cuSurfRefGetArray"),
 }
 # Answered from what another row has asked for earlier.
 CACHED = {

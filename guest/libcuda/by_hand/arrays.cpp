@@ -54,9 +54,9 @@ CUresult create(Handle* array, wire::Op op, const CUDA_ARRAY3D_DESCRIPTOR* descr
 }
 
 CUresult get_part(CUarray* part, wire::Op op, Array* whole, unsigned index) {
+  if (whole == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (whole == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (part == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(whole->mutex);
   if (const auto known = whole->parts.find(index); known != whole->parts.end()) {
@@ -125,10 +125,10 @@ CUresult array_get_plane(CUarray* pPlaneArray, CUarray hArray, unsigned int plan
 }
 
 CUresult array_3d_get_descriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
-  const Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
   const Array* const array = find(hArray);
   if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   if (pArrayDescriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::ArrayShape& shape = array->shape;
   *pArrayDescriptor = {shape.width,      shape.height,

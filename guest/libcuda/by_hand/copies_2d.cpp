@@ -5,6 +5,7 @@
 #include "copy_boxes.h"
 #include "copy_tiles.h"
 #include "generated/api.gen.h"
+#include "refuse.h"
 
 namespace kvgpu::guest {
 
@@ -39,18 +40,22 @@ CUresult rows_of(const wire::MemcpySide& side, const Shape& shape, uint64_t z, R
   return CUDA_SUCCESS;
 }
 
-// The operand that holds all the rows; what the type says must be true of it.
+// The operand that holds all the rows.
 CUresult find_operand(const wire::MemcpySide& side, const Rows& rows, const Shape& shape,
                       Operand* found) {
   uint64_t bytes;
   if (!extent_bytes(rows, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   *found = operand(rows.address, bytes);
+<<<<<<< HEAD
   // Device memory beyond its end, or that nobody has access to, is no host memory.
   const bool is_of_host =
       side.type == CU_MEMORYTYPE_UNIFIED && !is_reserved_for_devices(rows.address, 1);
   const bool wrong =
       side.type == CU_MEMORYTYPE_HOST ? found->is_device : found->is_pageable() && !is_of_host;
   return wrong ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+=======
+  return may_be(side.type, *found) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+>>>>>>> arr
 }
 
 CUresult copy_on_gpu(const Enqueue& enqueue, const wire::Copy2D& body, Wait wait) {
@@ -162,6 +167,42 @@ CUresult copy_3d(const CUDA_MEMCPY3D* p, CUstream stream, Wait wait) {
   return enqueue.status() == CUDA_SUCCESS ? copy_box(enqueue, box_of(*p), wait) : enqueue.status();
 }
 
+// Between devices a copy would have to cross from one context to another.
+CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream, Wait wait) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto context_of = [](CUcontext context) {
+    return context == nullptr ? current_context() : find(context);
+  };
+  const Context *const to = context_of(p->dstContext), *const from = context_of(p->srcContext);
+  if (to == nullptr || from == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (to != from) return static_cast<CUresult>(refuse_part("a copy between two GPUs"));
+  CUDA_MEMCPY3D copy{};
+  copy.dstMemoryType = p->dstMemoryType;
+  copy.dstHost = p->dstHost;
+  copy.dstDevice = p->dstDevice;
+  copy.dstArray = p->dstArray;
+  copy.dstLOD = p->dstLOD;
+  copy.dstXInBytes = p->dstXInBytes;
+  copy.dstY = p->dstY;
+  copy.dstZ = p->dstZ;
+  copy.dstPitch = p->dstPitch;
+  copy.dstHeight = p->dstHeight;
+  copy.srcMemoryType = p->srcMemoryType;
+  copy.srcHost = p->srcHost;
+  copy.srcDevice = p->srcDevice;
+  copy.srcArray = p->srcArray;
+  copy.srcLOD = p->srcLOD;
+  copy.srcXInBytes = p->srcXInBytes;
+  copy.srcY = p->srcY;
+  copy.srcZ = p->srcZ;
+  copy.srcPitch = p->srcPitch;
+  copy.srcHeight = p->srcHeight;
+  copy.WidthInBytes = p->WidthInBytes;
+  copy.Height = p->Height;
+  copy.Depth = p->Depth;
+  return copy_3d(&copy, stream, wait);
+}
+
 CUresult set_2d(wire::Op op, CUdeviceptr dst, size_t pitch_bytes, uint32_t value, size_t width,
                 size_t height, size_t element_bytes, CUstream stream, Wait wait_where_asked) {
   const Enqueue enqueue(stream);
@@ -203,6 +244,13 @@ CUresult memcpy_3d_v2(const CUDA_MEMCPY3D* pCopy, CUstream stream) {
 }
 CUresult memcpy_3d_async_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
   return copy_3d(pCopy, hStream, Wait::NO);
+}
+
+CUresult memcpy_3d_peer(const CUDA_MEMCPY3D_PEER* pCopy, CUstream stream) {
+  return copy_3d_peer(pCopy, stream, Wait::UNTIL_DONE);
+}
+CUresult memcpy_3d_peer_async(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
+  return copy_3d_peer(pCopy, hStream, Wait::NO);
 }
 
 CUresult memset_d2d8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,

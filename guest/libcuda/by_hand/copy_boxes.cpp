@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_boxes.h"
 
+#include "address_space.h"
+
 namespace kvgpu::guest {
 
 namespace {
@@ -42,6 +44,7 @@ wire::MemcpyNode box_of(const CUDA_MEMCPY3D& p) {
       p.Height,
       p.Depth};
   for (wire::MemcpySide* const side : {&box.dst, &box.src}) {
+    if (side->type == CU_MEMORYTYPE_ARRAY) continue;
     if (side->pitch_bytes == 0) side->pitch_bytes = side->x_bytes + box.width_bytes;
     if (side->height == 0) side->height = side->y + box.height;
   }
@@ -105,6 +108,11 @@ CUDA_MEMCPY3D copy_of(const wire::MemcpyNode& box) {
   return p;
 }
 
+bool may_be(uint32_t type, const Operand& found) {
+  return !found.is_pageable() ||
+         (type != CU_MEMORYTYPE_DEVICE && !is_reserved_for_devices(found.address, 1));
+}
+
 CUresult place_side(const wire::MemcpyNode& box, wire::MemcpySide* side, Operand* found) {
   if (side->type == CU_MEMORYTYPE_ARRAY) {
     if (find(from_wire<CUarray>(side->address)) == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -120,7 +128,7 @@ CUresult place_side(const wire::MemcpyNode& box, wire::MemcpySide* side, Operand
   uint64_t first, end;
   if (side->address == 0 || !end_bytes(*side, box, &first, &end)) return CUDA_ERROR_INVALID_VALUE;
   *found = operand(side->address + first, end - first);
-  if (side->type == CU_MEMORYTYPE_DEVICE && found->is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_be(side->type, *found)) return CUDA_ERROR_INVALID_VALUE;
   if (!found->is_pageable()) side->address = found->gpu_address - first;
   return CUDA_SUCCESS;
 }

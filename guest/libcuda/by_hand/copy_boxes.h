@@ -13,8 +13,12 @@ wire::MemcpyNode box_of(const CUDA_MEMCPY3D& copy);
 wire::MemcpyNode box_of(const CUDA_MEMCPY2D& copy);
 CUDA_MEMCPY3D copy_of(const wire::MemcpyNode& box);
 
+// Can it be what a CUmemorytype says? Driver 580 takes the GPU's memory for the host's, too; what
+// is nobody's, of those that are for the GPU's, is neither.
+bool may_be(uint32_t type, const Operand& found);
+
 // Where the GPU finds the side, put into its address; that of pageable memory stays the program's.
-// CUDA_ERROR_INVALID_VALUE: there is no such side. As in driver 580, host memory may be the GPU's.
+// CUDA_ERROR_INVALID_VALUE: there is no such side.
 CUresult place_side(const wire::MemcpyNode& box, wire::MemcpySide* side, Operand* found);
 
 // Copies with arrays.

@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "generated/api.gen.h"
+#include "kvgpu/plain_calls.gen.h"
 
 namespace kvgpu::guest {
 
@@ -19,7 +20,9 @@ CUresult get(wire::Op op, Module* module, const char* name,
   if (call.status() != CUDA_SUCCESS) return call.status();
   const std::lock_guard lock(module->mutex);
   auto& known = module->*names;
-  if (const auto found = known.find(name); found != known.end()) {
+  const auto found = known.find(name);
+  // It may have been destroyed.
+  if (found != known.end() && tables().references.find(found->second) != nullptr) {
     *handle = found->second;
     return CUDA_SUCCESS;
   }
@@ -33,7 +36,7 @@ CUresult get(wire::Op op, Module* module, const char* name,
     forget(reference->handle);
     return bad;
   }
-  known.emplace(name, reference->handle);
+  known[name] = reference->handle;
   *handle = reference->handle;
   return CUDA_SUCCESS;
 }
@@ -78,7 +81,7 @@ CUresult tex_ref_set_address_v2(size_t* ByteOffset, CUtexref hTexRef, CUdevicept
                                 size_t bytes) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const wire::ReferenceAddress body{call.context(), to_wire(hTexRef),      dptr,
                                     bytes,          ByteOffset != nullptr, 0};
   wire::Value64 out;
@@ -91,7 +94,8 @@ CUresult tex_ref_set_address_2d_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR
                                    CUdeviceptr dptr, size_t Pitch) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr || desc == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (desc == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::ReferenceAddress2D body{call.context(),
                                       to_wire(hTexRef),
                                       dptr,
@@ -107,10 +111,24 @@ CUresult tex_ref_set_address_2d_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR
   return tex_ref_set_address_2d_v3(hTexRef, desc, dptr, Pitch);
 }
 
+CUresult tex_ref_get_format(CUarray_format* pFormat, int* pNumChannels, CUtexref hTexRef) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  wire::cuTexRefGetFormat_out out;
+  const wire::cuTexRefGetFormat_in body{call.context(), to_wire(hTexRef)};
+  const CUresult result = call.sync(wire::Op::cuTexRefGetFormat, body, &out);
+  if (result != CUDA_SUCCESS) return result;
+  if (pFormat != nullptr) *pFormat = static_cast<CUarray_format>(out.pFormat);
+  if (pNumChannels != nullptr) *pNumChannels = static_cast<int>(out.pNumChannels);
+  return CUDA_SUCCESS;
+}
+
 CUresult tex_ref_set_border_color(CUtexref hTexRef, float* pBorderColor) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr || pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   wire::ReferenceColor body{call.context(), to_wire(hTexRef), {}};
   std::memcpy(&body.color, pBorderColor, sizeof body.color);
   return call.sync(wire::Op::cuTexRefSetBorderColor, body);
@@ -119,7 +137,8 @@ CUresult tex_ref_set_border_color(CUtexref hTexRef, float* pBorderColor) {
 CUresult tex_ref_get_border_color(float* pBorderColor, CUtexref hTexRef) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr || pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::ReferenceRef body{call.context(), to_wire(hTexRef)};
   wire::BorderColor out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetBorderColor, body, &out);

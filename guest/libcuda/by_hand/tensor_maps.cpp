@@ -13,35 +13,32 @@ namespace {
 
 static_assert(sizeof(CUtensorMap) == sizeof(wire::TensorMap));
 
-// The first n of an array that the program may have left out.
+// The first n of a list, and whether there is one.
 template <typename T, size_t MAX>
-void take(wire::TensorMapEncode& body, wire::TensorArrays which, T (&to)[MAX], const T* from,
-          size_t n) {
-  if (from == nullptr) return;
-  body.given |= which;
+bool take(T (&to)[MAX], const T* from, size_t n) {
+  if (from == nullptr) return false;
   std::copy_n(from, std::min(n, MAX), to);
+  return true;
 }
 
-// What all forms say.
-wire::TensorMapEncode describe(CUtensorMapDataType type, cuuint32_t rank, void* address,
-                               const cuuint64_t* dims, const cuuint64_t* strides,
-                               const cuuint32_t* steps) {
-  wire::TensorMapEncode body{};
+// What all forms say; false: a list is missing.
+bool describe(wire::TensorMapEncode& body, CUtensorMapDataType type, cuuint32_t rank, void* address,
+              const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* steps) {
+  body = {};
   body.address = reinterpret_cast<uint64_t>(address);
   body.type = static_cast<uint32_t>(type);
   body.rank = rank;
-  take(body, wire::TENSOR_DIMS, body.dims, dims, rank);
-  take(body, wire::TENSOR_STRIDES, body.strides_bytes, strides, rank == 0 ? 0 : rank - 1);
-  take(body, wire::TENSOR_STEPS, body.steps, steps, rank);
-  return body;
+  return take(body.dims, dims, rank) &&
+         take(body.strides_bytes, strides, rank == 0 ? 0 : rank - 1) &&
+         take(body.steps, steps, rank);
 }
 
-CUresult encode(CUtensorMap* map, wire::Op op, wire::TensorMapEncode& body,
+CUresult encode(CUtensorMap* map, wire::Op op, wire::TensorMapEncode& body, bool is_whole,
                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (map == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (map == nullptr || !is_whole) return CUDA_ERROR_INVALID_VALUE;
   body.context = call.context();
   body.interleave = static_cast<uint32_t>(interleave);
   body.swizzle = static_cast<uint32_t>(swizzle);
@@ -62,11 +59,12 @@ CUresult tensor_map_encode_tiled(CUtensorMap* tensorMap, CUtensorMapDataType ten
                                  CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                  CUtensorMapL2promotion l2Promotion,
                                  CUtensorMapFloatOOBfill oobFill) {
-  wire::TensorMapEncode body =
-      describe(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides);
-  take(body, wire::TENSOR_BOX, body.box, boxDim, tensorRank);
-  return encode(tensorMap, wire::Op::cuTensorMapEncodeTiled, body, interleave, swizzle, l2Promotion,
-                oobFill);
+  wire::TensorMapEncode body;
+  bool is_whole = describe(body, tensorDataType, tensorRank, globalAddress, globalDim,
+                           globalStrides, elementStrides);
+  is_whole &= take(body.box, boxDim, tensorRank);
+  return encode(tensorMap, wire::Op::cuTensorMapEncodeTiled, body, is_whole, interleave, swizzle,
+                l2Promotion, oobFill);
 }
 
 CUresult tensor_map_encode_im2col(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType,
@@ -78,14 +76,15 @@ CUresult tensor_map_encode_im2col(CUtensorMap* tensorMap, CUtensorMapDataType te
                                   CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                   CUtensorMapL2promotion l2Promotion,
                                   CUtensorMapFloatOOBfill oobFill) {
-  wire::TensorMapEncode body =
-      describe(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides);
+  wire::TensorMapEncode body;
+  bool is_whole = describe(body, tensorDataType, tensorRank, globalAddress, globalDim,
+                           globalStrides, elementStrides);
   const size_t n_corners = tensorRank < 2 ? 0 : tensorRank - 2;
-  take(body, wire::TENSOR_LOWER, body.lower, pixelBoxLowerCorner, n_corners);
-  take(body, wire::TENSOR_UPPER, body.upper, pixelBoxUpperCorner, n_corners);
+  is_whole &= take(body.lower, pixelBoxLowerCorner, n_corners);
+  is_whole &= take(body.upper, pixelBoxUpperCorner, n_corners);
   body.n_channels = channelsPerPixel;
   body.n_pixels = pixelsPerColumn;
-  return encode(tensorMap, wire::Op::cuTensorMapEncodeIm2col, body, interleave, swizzle,
+  return encode(tensorMap, wire::Op::cuTensorMapEncodeIm2col, body, is_whole, interleave, swizzle,
                 l2Promotion, oobFill);
 }
 
@@ -96,15 +95,16 @@ CUresult tensor_map_encode_im2col_wide(
     cuuint32_t pixelsPerColumn, const cuuint32_t* elementStrides, CUtensorMapInterleave interleave,
     CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
     CUtensorMapFloatOOBfill oobFill) {
-  wire::TensorMapEncode body =
-      describe(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides);
+  wire::TensorMapEncode body;
+  bool is_whole = describe(body, tensorDataType, tensorRank, globalAddress, globalDim,
+                           globalStrides, elementStrides);
   body.lower[0] = pixelBoxLowerCornerWidth;
   body.upper[0] = pixelBoxUpperCornerWidth;
   body.n_channels = channelsPerPixel;
   body.n_pixels = pixelsPerColumn;
   body.mode = static_cast<uint32_t>(mode);
-  return encode(tensorMap, wire::Op::cuTensorMapEncodeIm2colWide, body, interleave, swizzle,
-                l2Promotion, oobFill);
+  return encode(tensorMap, wire::Op::cuTensorMapEncodeIm2colWide, body, is_whole, interleave,
+                swizzle, l2Promotion, oobFill);
 }
 
 CUresult tensor_map_replace_address(CUtensorMap* tensorMap, void* globalAddress) {

@@ -178,6 +178,8 @@ CUresult memcpy_2d_unaligned_v2(const CUDA_MEMCPY2D* pCopy, CUstream default_str
 CUresult memcpy_2d_async_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream);
 CUresult memcpy_3d_v2(const CUDA_MEMCPY3D* pCopy, CUstream default_stream);
 CUresult memcpy_3d_async_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream);
+CUresult memcpy_3d_peer(const CUDA_MEMCPY3D_PEER* pCopy, CUstream default_stream);
+CUresult memcpy_3d_peer_async(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream);
 CUresult memcpy_htoa_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount,
                         CUstream default_stream);
 CUresult memcpy_atoh_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,

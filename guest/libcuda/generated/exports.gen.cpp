@@ -1672,6 +1672,14 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream 
                                                    },
                                                    pCopy, hStream));
 }
+EXPORT CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer(pCopy, CU_STREAM_LEGACY);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer_async(pCopy, hStream);
+}
 EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
                                         size_t ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyHtoA_v2", "bulk",
@@ -5737,6 +5745,15 @@ EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3
                                    numOps, opList, flags, hStream ? hStream : CU_STREAM_PER_THREAD);
                              },
                              numOps, opList, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy,
+                                                 CUstream hStream) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer_async(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::memcpy_3d_peer(pCopy, CU_STREAM_PER_THREAD);
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3D_v2_ptds", "bulk", "pCopy"};

@@ -360,7 +360,7 @@ CUresult device_get_texture_1d_linear_max_width(size_t* maxWidthInElements, CUar
 CUresult tex_ref_destroy(CUtexref hTexRef) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefDestroy_in in{call.context(), to_wire(hTexRef)};
   const CUresult result = call.sync(wire::Op::cuTexRefDestroy, in);
   if (result == CUDA_SUCCESS) forget(to_wire(hTexRef));
@@ -370,7 +370,7 @@ CUresult tex_ref_destroy(CUtexref hTexRef) {
 CUresult tex_ref_set_array(CUtexref hTexRef, CUarray hArray, unsigned int Flags) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_live(wire::Kind::ARRAY, hArray)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetArray_in in{call.context(), to_wire(hTexRef), to_wire(hArray),
                                      static_cast<uint64_t>(Flags)};
@@ -381,7 +381,7 @@ CUresult tex_ref_set_mipmapped_array(CUtexref hTexRef, CUmipmappedArray hMipmapp
                                      unsigned int Flags) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_live(wire::Kind::ARRAY, hMipmappedArray)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmappedArray_in in{
       call.context(), to_wire(hTexRef), to_wire(hMipmappedArray), static_cast<uint64_t>(Flags)};
@@ -391,7 +391,7 @@ CUresult tex_ref_set_mipmapped_array(CUtexref hTexRef, CUmipmappedArray hMipmapp
 CUresult tex_ref_set_format(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetFormat_in in{call.context(), to_wire(hTexRef), static_cast<uint64_t>(fmt),
                                       static_cast<uint64_t>(NumPackedComponents)};
   return call.sync(wire::Op::cuTexRefSetFormat, in);
@@ -400,7 +400,7 @@ CUresult tex_ref_set_format(CUtexref hTexRef, CUarray_format fmt, int NumPackedC
 CUresult tex_ref_set_address_mode(CUtexref hTexRef, int dim, CUaddress_mode am) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetAddressMode_in in{call.context(), to_wire(hTexRef),
                                            static_cast<uint64_t>(dim), static_cast<uint64_t>(am)};
   return call.sync(wire::Op::cuTexRefSetAddressMode, in);
@@ -409,7 +409,7 @@ CUresult tex_ref_set_address_mode(CUtexref hTexRef, int dim, CUaddress_mode am) 
 CUresult tex_ref_set_filter_mode(CUtexref hTexRef, CUfilter_mode fm) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetFilterMode_in in{call.context(), to_wire(hTexRef),
                                           static_cast<uint64_t>(fm)};
   return call.sync(wire::Op::cuTexRefSetFilterMode, in);
@@ -418,7 +418,7 @@ CUresult tex_ref_set_filter_mode(CUtexref hTexRef, CUfilter_mode fm) {
 CUresult tex_ref_set_mipmap_filter_mode(CUtexref hTexRef, CUfilter_mode fm) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmapFilterMode_in in{call.context(), to_wire(hTexRef),
                                                 static_cast<uint64_t>(fm)};
   return call.sync(wire::Op::cuTexRefSetMipmapFilterMode, in);
@@ -427,7 +427,7 @@ CUresult tex_ref_set_mipmap_filter_mode(CUtexref hTexRef, CUfilter_mode fm) {
 CUresult tex_ref_set_mipmap_level_bias(CUtexref hTexRef, float bias) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmapLevelBias_in in{call.context(), to_wire(hTexRef),
                                                std::bit_cast<uint32_t>(bias)};
   return call.sync(wire::Op::cuTexRefSetMipmapLevelBias, in);
@@ -437,7 +437,7 @@ CUresult tex_ref_set_mipmap_level_clamp(CUtexref hTexRef, float minMipmapLevelCl
                                         float maxMipmapLevelClamp) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmapLevelClamp_in in{call.context(), to_wire(hTexRef),
                                                 std::bit_cast<uint32_t>(minMipmapLevelClamp),
                                                 std::bit_cast<uint32_t>(maxMipmapLevelClamp)};
@@ -447,7 +447,7 @@ CUresult tex_ref_set_mipmap_level_clamp(CUtexref hTexRef, float minMipmapLevelCl
 CUresult tex_ref_set_max_anisotropy(CUtexref hTexRef, unsigned int maxAniso) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMaxAnisotropy_in in{call.context(), to_wire(hTexRef),
                                              static_cast<uint64_t>(maxAniso)};
   return call.sync(wire::Op::cuTexRefSetMaxAnisotropy, in);
@@ -456,7 +456,7 @@ CUresult tex_ref_set_max_anisotropy(CUtexref hTexRef, unsigned int maxAniso) {
 CUresult tex_ref_set_flags(CUtexref hTexRef, unsigned int Flags) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetFlags_in in{call.context(), to_wire(hTexRef),
                                      static_cast<uint64_t>(Flags)};
   return call.sync(wire::Op::cuTexRefSetFlags, in);
@@ -466,7 +466,7 @@ CUresult tex_ref_get_address_v2(CUdeviceptr* pdptr, CUtexref hTexRef) {
   if (pdptr == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetAddress_v2_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetAddress_v2_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetAddress_v2, in, &out);
@@ -479,11 +479,12 @@ CUresult tex_ref_get_array(CUarray* phArray, CUtexref hTexRef) {
   if (phArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetArray_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetArray_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetArray, in, &out);
   if (result != CUDA_SUCCESS) return result;
+  if (out.phArray == 0) return CUDA_ERROR_INVALID_VALUE;
   *phArray = from_wire<CUarray>(out.phArray);
   return CUDA_SUCCESS;
 }
@@ -492,27 +493,13 @@ CUresult tex_ref_get_mipmapped_array(CUmipmappedArray* phMipmappedArray, CUtexre
   if (phMipmappedArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmappedArray_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmappedArray_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmappedArray, in, &out);
   if (result != CUDA_SUCCESS) return result;
+  if (out.phMipmappedArray == 0) return CUDA_ERROR_INVALID_VALUE;
   *phMipmappedArray = from_wire<CUmipmappedArray>(out.phMipmappedArray);
-  return CUDA_SUCCESS;
-}
-
-CUresult tex_ref_get_format(CUarray_format* pFormat, int* pNumChannels, CUtexref hTexRef) {
-  if (pFormat == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (pNumChannels == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
-  const wire::cuTexRefGetFormat_in in{call.context(), to_wire(hTexRef)};
-  wire::cuTexRefGetFormat_out out;
-  const CUresult result = call.sync(wire::Op::cuTexRefGetFormat, in, &out);
-  if (result != CUDA_SUCCESS) return result;
-  *pFormat = static_cast<CUarray_format>(out.pFormat);
-  *pNumChannels = static_cast<int>(out.pNumChannels);
   return CUDA_SUCCESS;
 }
 
@@ -520,7 +507,7 @@ CUresult tex_ref_get_address_mode(CUaddress_mode* pam, CUtexref hTexRef, int dim
   if (pam == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetAddressMode_in in{call.context(), to_wire(hTexRef),
                                            static_cast<uint64_t>(dim)};
   wire::cuTexRefGetAddressMode_out out;
@@ -534,7 +521,7 @@ CUresult tex_ref_get_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef) {
   if (pfm == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetFilterMode_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetFilterMode_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetFilterMode, in, &out);
@@ -547,7 +534,7 @@ CUresult tex_ref_get_mipmap_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef) {
   if (pfm == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmapFilterMode_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmapFilterMode_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmapFilterMode, in, &out);
@@ -560,7 +547,7 @@ CUresult tex_ref_get_mipmap_level_bias(float* pbias, CUtexref hTexRef) {
   if (pbias == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmapLevelBias_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmapLevelBias_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmapLevelBias, in, &out);
@@ -575,7 +562,7 @@ CUresult tex_ref_get_mipmap_level_clamp(float* pminMipmapLevelClamp, float* pmax
   if (pmaxMipmapLevelClamp == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmapLevelClamp_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmapLevelClamp_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmapLevelClamp, in, &out);
@@ -589,7 +576,7 @@ CUresult tex_ref_get_max_anisotropy(int* pmaxAniso, CUtexref hTexRef) {
   if (pmaxAniso == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMaxAnisotropy_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMaxAnisotropy_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMaxAnisotropy, in, &out);
@@ -602,7 +589,7 @@ CUresult tex_ref_get_flags(unsigned int* pFlags, CUtexref hTexRef) {
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetFlags_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetFlags_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetFlags, in, &out);
@@ -614,7 +601,7 @@ CUresult tex_ref_get_flags(unsigned int* pFlags, CUtexref hTexRef) {
 CUresult surf_ref_set_array(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags) {
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hSurfRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hSurfRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_live(wire::Kind::ARRAY, hArray)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuSurfRefSetArray_in in{call.context(), to_wire(hSurfRef), to_wire(hArray),
                                       static_cast<uint64_t>(Flags)};
@@ -625,11 +612,12 @@ CUresult surf_ref_get_array(CUarray* phArray, CUsurfref hSurfRef) {
   if (phArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hSurfRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hSurfRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuSurfRefGetArray_in in{call.context(), to_wire(hSurfRef)};
   wire::cuSurfRefGetArray_out out;
   const CUresult result = call.sync(wire::Op::cuSurfRefGetArray, in, &out);
   if (result != CUDA_SUCCESS) return result;
+  if (out.phArray == 0) return CUDA_ERROR_INVALID_VALUE;
   *phArray = from_wire<CUarray>(out.phArray);
   return CUDA_SUCCESS;
 }
@@ -639,7 +627,7 @@ CUresult param_set_tex_ref(CUfunction hfunc, int texunit, CUtexref hTexRef) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::FUNCTION, hfunc)) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = need_description(*find(hfunc))) return bad;
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuParamSetTexRef_in in{call.context(), to_wire(hfunc), static_cast<uint64_t>(texunit),
                                      to_wire(hTexRef)};
   return call.sync(wire::Op::cuParamSetTexRef, in);

@@ -447,7 +447,7 @@ CUresult tex_ref_destroy(Session& session, const Task& task, ReplyWriter& reply)
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefDestroy(hTexRef);
   if (result == CUDA_SUCCESS) session.handles.remove(in.hTexRef);
@@ -460,7 +460,7 @@ CUresult tex_ref_set_array(Session& session, const Task& task, ReplyWriter& repl
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   CUarray hArray;
   if (!session.handles.get(in.hArray, &hArray)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetArray == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
@@ -475,7 +475,7 @@ CUresult tex_ref_set_mipmapped_array(Session& session, const Task& task, ReplyWr
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   CUmipmappedArray hMipmappedArray;
   if (!session.handles.get(in.hMipmappedArray, &hMipmappedArray)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetMipmappedArray == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
@@ -490,7 +490,7 @@ CUresult tex_ref_set_format(Session& session, const Task& task, ReplyWriter& rep
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetFormat == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefSetFormat(
       hTexRef, static_cast<CUarray_format>(in.fmt), static_cast<int>(in.NumPackedComponents));
@@ -503,7 +503,7 @@ CUresult tex_ref_set_address_mode(Session& session, const Task& task, ReplyWrite
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetAddressMode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefSetAddressMode(
       hTexRef, static_cast<int>(in.dim), static_cast<CUaddress_mode>(in.am));
@@ -516,7 +516,7 @@ CUresult tex_ref_set_filter_mode(Session& session, const Task& task, ReplyWriter
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetFilterMode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuTexRefSetFilterMode(hTexRef, static_cast<CUfilter_mode>(in.fm));
@@ -529,7 +529,7 @@ CUresult tex_ref_set_mipmap_filter_mode(Session& session, const Task& task, Repl
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetMipmapFilterMode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuTexRefSetMipmapFilterMode(hTexRef, static_cast<CUfilter_mode>(in.fm));
@@ -542,7 +542,7 @@ CUresult tex_ref_set_mipmap_level_bias(Session& session, const Task& task, Reply
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetMipmapLevelBias == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefSetMipmapLevelBias(
       hTexRef, std::bit_cast<float>(static_cast<uint32_t>(in.bias)));
@@ -555,7 +555,7 @@ CUresult tex_ref_set_mipmap_level_clamp(Session& session, const Task& task, Repl
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetMipmapLevelClamp == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefSetMipmapLevelClamp(
       hTexRef, std::bit_cast<float>(static_cast<uint32_t>(in.minMipmapLevelClamp)),
@@ -569,7 +569,7 @@ CUresult tex_ref_set_max_anisotropy(Session& session, const Task& task, ReplyWri
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetMaxAnisotropy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuTexRefSetMaxAnisotropy(hTexRef, static_cast<unsigned int>(in.maxAniso));
@@ -582,7 +582,7 @@ CUresult tex_ref_set_flags(Session& session, const Task& task, ReplyWriter& repl
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefSetFlags == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuTexRefSetFlags(hTexRef, static_cast<unsigned int>(in.Flags));
@@ -596,7 +596,7 @@ CUresult tex_ref_get_address_v2(Session& session, const Task& task, ReplyWriter&
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUdeviceptr pdptr{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetAddress_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetAddress_v2(&pdptr, hTexRef);
   reply.put(wire::cuTexRefGetAddress_v2_out{static_cast<uint64_t>(pdptr)});
@@ -609,7 +609,7 @@ CUresult tex_ref_get_array(Session& session, const Task& task, ReplyWriter& repl
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUarray phArray{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetArray == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetArray(&phArray, hTexRef);
   reply.put(wire::cuTexRefGetArray_out{session.handles.handle_of(phArray)});
@@ -622,7 +622,7 @@ CUresult tex_ref_get_mipmapped_array(Session& session, const Task& task, ReplyWr
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUmipmappedArray phMipmappedArray{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetMipmappedArray == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetMipmappedArray(&phMipmappedArray, hTexRef);
   reply.put(wire::cuTexRefGetMipmappedArray_out{session.handles.handle_of(phMipmappedArray)});
@@ -636,7 +636,7 @@ CUresult tex_ref_get_format(Session& session, const Task& task, ReplyWriter& rep
   CUarray_format pFormat{};
   int pNumChannels{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetFormat == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetFormat(&pFormat, &pNumChannels, hTexRef);
   reply.put(wire::cuTexRefGetFormat_out{static_cast<uint64_t>(pFormat),
@@ -650,7 +650,7 @@ CUresult tex_ref_get_address_mode(Session& session, const Task& task, ReplyWrite
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUaddress_mode pam{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetAddressMode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuTexRefGetAddressMode(&pam, hTexRef, static_cast<int>(in.dim));
@@ -664,7 +664,7 @@ CUresult tex_ref_get_filter_mode(Session& session, const Task& task, ReplyWriter
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUfilter_mode pfm{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetFilterMode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetFilterMode(&pfm, hTexRef);
   reply.put(wire::cuTexRefGetFilterMode_out{static_cast<uint64_t>(pfm)});
@@ -677,7 +677,7 @@ CUresult tex_ref_get_mipmap_filter_mode(Session& session, const Task& task, Repl
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUfilter_mode pfm{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetMipmapFilterMode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetMipmapFilterMode(&pfm, hTexRef);
   reply.put(wire::cuTexRefGetMipmapFilterMode_out{static_cast<uint64_t>(pfm)});
@@ -690,7 +690,7 @@ CUresult tex_ref_get_mipmap_level_bias(Session& session, const Task& task, Reply
   if (const CUresult bad = session.enter(in.context)) return bad;
   float pbias{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetMipmapLevelBias == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetMipmapLevelBias(&pbias, hTexRef);
   reply.put(wire::cuTexRefGetMipmapLevelBias_out{std::bit_cast<uint32_t>(pbias)});
@@ -704,7 +704,7 @@ CUresult tex_ref_get_mipmap_level_clamp(Session& session, const Task& task, Repl
   float pminMipmapLevelClamp{};
   float pmaxMipmapLevelClamp{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetMipmapLevelClamp == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetMipmapLevelClamp(
       &pminMipmapLevelClamp, &pmaxMipmapLevelClamp, hTexRef);
@@ -719,7 +719,7 @@ CUresult tex_ref_get_max_anisotropy(Session& session, const Task& task, ReplyWri
   if (const CUresult bad = session.enter(in.context)) return bad;
   int pmaxAniso{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetMaxAnisotropy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetMaxAnisotropy(&pmaxAniso, hTexRef);
   reply.put(wire::cuTexRefGetMaxAnisotropy_out{static_cast<uint64_t>(pmaxAniso)});
@@ -732,7 +732,7 @@ CUresult tex_ref_get_flags(Session& session, const Task& task, ReplyWriter& repl
   if (const CUresult bad = session.enter(in.context)) return bad;
   unsigned int pFlags{};
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefGetFlags == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefGetFlags(&pFlags, hTexRef);
   reply.put(wire::cuTexRefGetFlags_out{static_cast<uint64_t>(pFlags)});
@@ -744,7 +744,7 @@ CUresult surf_ref_set_array(Session& session, const Task& task, ReplyWriter& rep
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUsurfref hSurfRef;
-  if (!session.handles.get(in.hSurfRef, &hSurfRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hSurfRef, &hSurfRef)) return CUDA_ERROR_INVALID_HANDLE;
   CUarray hArray;
   if (!session.handles.get(in.hArray, &hArray)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuSurfRefSetArray == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
@@ -760,7 +760,7 @@ CUresult surf_ref_get_array(Session& session, const Task& task, ReplyWriter& rep
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUarray phArray{};
   CUsurfref hSurfRef;
-  if (!session.handles.get(in.hSurfRef, &hSurfRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hSurfRef, &hSurfRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuSurfRefGetArray == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuSurfRefGetArray(&phArray, hSurfRef);
   reply.put(wire::cuSurfRefGetArray_out{session.handles.handle_of(phArray)});
@@ -774,7 +774,7 @@ CUresult param_set_tex_ref(Session& session, const Task& task, ReplyWriter& repl
   CUfunction hfunc;
   if (!session.handles.get(in.hfunc, &hfunc)) return CUDA_ERROR_INVALID_HANDLE;
   CUtexref hTexRef;
-  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuParamSetTexRef == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuParamSetTexRef(hfunc, static_cast<int>(in.texunit), hTexRef);

@@ -10,8 +10,8 @@ namespace kvgpu::worker {
 
 namespace {
 
-// False: it names an array or memory that is not the guest's. What of the memory a kernel can reach
-// through an object it reaches without, too.
+// False: it names an array that is not the guest's. Addresses are the GPU's to check: what a kernel
+// reaches through an object it reaches without, too.
 bool read_resource(const Session& session, const wire::ImageResource& from,
                    CUDA_RESOURCE_DESC* to) {
   *to = {};
@@ -25,11 +25,11 @@ bool read_resource(const Session& session, const wire::ImageResource& from,
       return session.handles.get(from.object, &to->res.mipmap.hMipmappedArray);
     case CU_RESOURCE_TYPE_LINEAR:
       to->res.linear = {from.object, format, from.n_channels, from.width};
-      return session.is_guest_memory(from.object, 1);
+      return true;
     case CU_RESOURCE_TYPE_PITCH2D:
       to->res.pitch2D = {from.object, format,      from.n_channels,
                          from.width,  from.height, from.pitch_bytes};
-      return session.is_guest_memory(from.object, 1);
+      return true;
     default:
       return false;
   }
@@ -66,18 +66,16 @@ wire::ImageResource describe(const Session& session, const CUDA_RESOURCE_DESC& d
   return out;
 }
 
-// Driver 580: who destroys a surface as a texture destroys it all the same, and what is no object
-// is none afterwards either.
+// Driver 580: to destroy what is no object, or one of the other kind, does nothing and is no error.
 template <typename Destroy>
-CUresult destroy(Session& session, const Task& task, Destroy driver_call) {
+CUresult destroy(Session& session, const Task& task, ImageKind kind, Destroy driver_call) {
   wire::ImageObject body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   // Forgotten first: the driver may give the number to another thread's object at once.
-  const auto kind = session.images.remove(body.context, body.object);
-  if (!kind) return CUDA_SUCCESS;
+  if (!session.images.remove(body.context, body.object, kind)) return CUDA_SUCCESS;
   const CUresult result = driver_call(body.object);
-  if (result != CUDA_SUCCESS) session.images.add(body.context, body.object, *kind);
+  if (result != CUDA_SUCCESS) session.images.add(body.context, body.object, kind);
   return result;
 }
 
@@ -86,7 +84,7 @@ CUresult ask(Session& session, const Task& task, ImageKind kind, Desc* desc, Get
   wire::ImageObject body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
-  if (session.images.find(body.context, body.object) != kind) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.images.has(body.context, body.object, kind)) return CUDA_ERROR_INVALID_VALUE;
   return driver_call(desc, body.object);
 }
 
@@ -126,10 +124,10 @@ CUresult surf_object_create(Session& session, const Task& task, ReplyWriter& rep
 }
 
 CUresult tex_object_destroy(Session& session, const Task& task, ReplyWriter&) {
-  return destroy(session, task, session.driver->cuTexObjectDestroy);
+  return destroy(session, task, ImageKind::TEXTURE, session.driver->cuTexObjectDestroy);
 }
 CUresult surf_object_destroy(Session& session, const Task& task, ReplyWriter&) {
-  return destroy(session, task, session.driver->cuSurfObjectDestroy);
+  return destroy(session, task, ImageKind::SURFACE, session.driver->cuSurfObjectDestroy);
 }
 
 CUresult tex_object_get_resource_desc(Session& session, const Task& task, ReplyWriter& reply) {

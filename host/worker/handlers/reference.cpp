@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texture and surface references.
+// Texture and surface references. Addresses are the GPU's to check, as those of objects
+// (image.cpp).
 #include <string>
 
 #include "generated/handlers.gen.h"
@@ -49,10 +50,7 @@ CUresult tex_ref_set_address_v2(Session& session, const Task& task, ReplyWriter&
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUtexref reference;
-  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_VALUE;
-  // Nothing unbinds it.
-  const bool is_bound = body.address != 0 || body.bytes != 0;
-  if (is_bound && !session.is_guest_memory(body.address, 1)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_HANDLE;
   size_t offset = 0;
   const CUresult result = session.driver->cuTexRefSetAddress_v2(
       body.wants_offset != 0 ? &offset : nullptr, reference, body.address, body.bytes);
@@ -65,10 +63,7 @@ CUresult tex_ref_set_address_2d_v3(Session& session, const Task& task, ReplyWrit
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUtexref reference;
-  if (!session.handles.get(body.reference, &reference) ||
-      !session.is_guest_memory(body.address, 1)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_HANDLE;
   const CUDA_ARRAY_DESCRIPTOR descriptor{body.width, body.height,
                                          static_cast<CUarray_format>(body.format), body.n_channels};
   return session.driver->cuTexRefSetAddress2D_v3(reference, &descriptor, body.address,
@@ -80,7 +75,7 @@ CUresult tex_ref_set_border_color(Session& session, const Task& task, ReplyWrite
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUtexref reference;
-  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_HANDLE;
   return session.driver->cuTexRefSetBorderColor(reference, body.color.channels);
 }
 
@@ -89,7 +84,7 @@ CUresult tex_ref_get_border_color(Session& session, const Task& task, ReplyWrite
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUtexref reference;
-  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.handles.get(body.reference, &reference)) return CUDA_ERROR_INVALID_HANDLE;
   wire::BorderColor color{};
   const CUresult result = session.driver->cuTexRefGetBorderColor(color.channels, reference);
   reply.put(color);

@@ -29,18 +29,6 @@ struct Tensor {
   CUtensorMapIm2ColWideMode mode() const {
     return static_cast<CUtensorMapIm2ColWideMode>(body.mode);
   }
-  const cuuint64_t* dims() const { return given(wire::TENSOR_DIMS, body.dims); }
-  const cuuint64_t* strides() const { return given(wire::TENSOR_STRIDES, body.strides_bytes); }
-  const cuuint32_t* steps() const { return given(wire::TENSOR_STEPS, body.steps); }
-  const cuuint32_t* box() const { return given(wire::TENSOR_BOX, body.box); }
-  const int* lower() const { return given(wire::TENSOR_LOWER, body.lower); }
-  const int* upper() const { return given(wire::TENSOR_UPPER, body.upper); }
-
- private:
-  template <typename T>
-  const T* given(wire::TensorArrays which, const T* values) const {
-    return (body.given & which) != 0 ? values : nullptr;
-  }
 };
 
 CUresult answer(CUresult result, const CUtensorMap& map, ReplyWriter& reply) {
@@ -61,8 +49,8 @@ CUresult tensor_map_encode_tiled(Session& session, const Task& task, ReplyWriter
   Tensor t;
   if (const CUresult bad = read(session, task, &t)) return bad;
   const CUresult result = session.driver->cuTensorMapEncodeTiled(
-      &t.map, t.type(), t.body.rank, t.address(), t.dims(), t.strides(), t.box(), t.steps(),
-      t.interleave(), t.swizzle(), t.promotion(), t.fill());
+      &t.map, t.type(), t.body.rank, t.address(), t.body.dims, t.body.strides_bytes, t.body.box,
+      t.body.steps, t.interleave(), t.swizzle(), t.promotion(), t.fill());
   return answer(result, t.map, reply);
 }
 
@@ -70,9 +58,9 @@ CUresult tensor_map_encode_im2col(Session& session, const Task& task, ReplyWrite
   Tensor t;
   if (const CUresult bad = read(session, task, &t)) return bad;
   const CUresult result = session.driver->cuTensorMapEncodeIm2col(
-      &t.map, t.type(), t.body.rank, t.address(), t.dims(), t.strides(), t.lower(), t.upper(),
-      t.body.n_channels, t.body.n_pixels, t.steps(), t.interleave(), t.swizzle(), t.promotion(),
-      t.fill());
+      &t.map, t.type(), t.body.rank, t.address(), t.body.dims, t.body.strides_bytes, t.body.lower,
+      t.body.upper, t.body.n_channels, t.body.n_pixels, t.body.steps, t.interleave(), t.swizzle(),
+      t.promotion(), t.fill());
   return answer(result, t.map, reply);
 }
 
@@ -80,9 +68,9 @@ CUresult tensor_map_encode_im2col_wide(Session& session, const Task& task, Reply
   Tensor t;
   if (const CUresult bad = read(session, task, &t)) return bad;
   const CUresult result = session.driver->cuTensorMapEncodeIm2colWide(
-      &t.map, t.type(), t.body.rank, t.address(), t.dims(), t.strides(), t.body.lower[0],
-      t.body.upper[0], t.body.n_channels, t.body.n_pixels, t.steps(), t.interleave(), t.mode(),
-      t.swizzle(), t.promotion(), t.fill());
+      &t.map, t.type(), t.body.rank, t.address(), t.body.dims, t.body.strides_bytes,
+      t.body.lower[0], t.body.upper[0], t.body.n_channels, t.body.n_pixels, t.body.steps,
+      t.interleave(), t.mode(), t.swizzle(), t.promotion(), t.fill());
   return answer(result, t.map, reply);
 }
 

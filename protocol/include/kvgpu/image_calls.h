@@ -155,14 +155,6 @@ inline constexpr uint32_t MAX_TENSOR_CORNER = MAX_TENSOR_RANK - 2;
 struct TensorMap {  // CUDA 13.0 cuda.h: CUtensorMap
   uint64_t words[16];
 };
-enum TensorArrays : uint32_t {  // those that the program gave
-  TENSOR_DIMS = 1,
-  TENSOR_STRIDES = 2,
-  TENSOR_STEPS = 4,
-  TENSOR_BOX = 8,
-  TENSOR_LOWER = 16,
-  TENSOR_UPPER = 32,
-};
 struct TensorMapEncode {
   Handle context;
   uint64_t address;
@@ -172,7 +164,6 @@ struct TensorMapEncode {
   uint32_t box[MAX_TENSOR_RANK];
   int32_t lower[MAX_TENSOR_CORNER];
   int32_t upper[MAX_TENSOR_CORNER];
-  uint32_t given;  // TensorArrays
   uint32_t rank;
   uint32_t type;
   uint32_t n_channels;
@@ -182,6 +173,7 @@ struct TensorMapEncode {
   uint32_t swizzle;
   uint32_t promotion;
   uint32_t fill;
+  uint32_t reserved;
 };
 static_assert(sizeof(TensorMapEncode) == 200);
 struct TensorMapReplace {
