@@ -255,6 +255,7 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
     capture_id = event->capture_id;
   }
   const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
+  if (event->is_shared()) return enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
   if (capture_id == 0) return enqueue.submit(wire::Op::cuStreamWaitEvent, body);
   // An event of a capture pulls the stream into it; the driver says whether it may.
   const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);

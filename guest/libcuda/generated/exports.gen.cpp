@@ -1042,6 +1042,67 @@ EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::mem_get_allocation_granularity(granularity, prop, option);
 }
+EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,
+                                                     CUmemGenericAllocationHandle handle,
+                                                     CUmemAllocationHandleType handleType,
+                                                     unsigned long long flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_export_to_shareable_handle(shareableHandle, handle, handleType, flags);
+}
+EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                       void* osHandle,
+                                                       CUmemAllocationHandleType shHandleType) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_import_from_shareable_handle(handle, osHandle, shHandleType);
+}
+EXPORT CUresult CUDAAPI cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool,
+                                                         CUmemAllocationHandleType handleType,
+                                                         unsigned long long flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_pool_export_to_shareable_handle(handle_out, pool, handleType, flags);
+}
+EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle,
+                                                           CUmemAllocationHandleType handleType,
+                                                           unsigned long long flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_pool_import_from_shareable_handle(pool_out, handle, handleType, flags);
+}
+EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out,
+                                               CUdeviceptr ptr) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_pool_export_pointer(shareData_out, ptr);
+}
+EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool,
+                                               CUmemPoolPtrExportData* shareData) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::mem_pool_import_pointer(ptr_out, pool, shareData);
+}
+EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ipc_get_mem_handle(pHandle, dptr);
+}
+EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle,
+                                           unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ipc_open_mem_handle(pdptr, handle, Flags);
+}
+EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle,
+                                              unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ipc_open_mem_handle_v2(pdptr, handle, Flags);
+}
+EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ipc_close_mem_handle(dptr);
+}
+EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ipc_get_event_handle(pHandle, event);
+}
+EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ipc_open_event_handle(phEvent, handle);
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::stream_begin_capture_v2(hStream, mode);

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[279] = {
+const RefusedName REFUSED_NAMES[267] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -137,12 +137,6 @@ const RefusedName REFUSED_NAMES[279] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuImportExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuIpcCloseMemHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcGetEventHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcGetMemHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcOpenEventHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcOpenMemHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcOpenMemHandle_v2", "sharing memory or events between processes is not served yet"},
     {"cuLaunchCooperativeKernelMultiDevice", "this form of launch is not served yet"},
     {"cuLibraryGetManaged", "managed memory is not served yet"},
     {"cuLibraryGetUnifiedFunction", "this way to load or inspect an image is not served yet"},
@@ -163,8 +157,6 @@ const RefusedName REFUSED_NAMES[279] = {
     {"cuMemDiscardAndPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemDiscardBatchAsync", "managed memory is not served yet"},
     {"cuMemDiscardBatchAsync_ptsz", "managed memory is not served yet"},
-    {"cuMemExportToShareableHandle",
-     "sharing memory or events between processes is not served yet"},
     {"cuMemFree", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemGetAddressRange",
      "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
@@ -173,16 +165,8 @@ const RefusedName REFUSED_NAMES[279] = {
     {"cuMemGetInfo", "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemHostGetDevicePointer",
      "takes 32-bit device addresses (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemImportFromShareableHandle",
-     "sharing memory or events between processes is not served yet"},
     {"cuMemMapArrayAsync", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuMemMapArrayAsync_ptsz", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuMemPoolExportPointer", "sharing memory or events between processes is not served yet"},
-    {"cuMemPoolExportToShareableHandle",
-     "sharing memory or events between processes is not served yet"},
-    {"cuMemPoolImportFromShareableHandle",
-     "sharing memory or events between processes is not served yet"},
-    {"cuMemPoolImportPointer", "sharing memory or events between processes is not served yet"},
     {"cuMemPrefetchAsync", "managed memory is not served yet"},
     {"cuMemPrefetchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemPrefetchAsync_v2", "managed memory is not served yet"},
@@ -324,8 +308,8 @@ const RefusedName REFUSED_NAMES[279] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 279;
-std::atomic<uint64_t> refused_calls[279];
+const int N_REFUSED_NAMES = 267;
+std::atomic<uint64_t> refused_calls[267];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -440,170 +424,158 @@ EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(108); }
 EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(109); }
 EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(110); }
 EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(111); }
-EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(112); }
-EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(113); }
-EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(114); }
-EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(115); }
-EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(116); }
-EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(117); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(118); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(119); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(120); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(121); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(122); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(123); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(124); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(134); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(135); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(136); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(137); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(138); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(139); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(140); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(141); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(142); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(143); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(144); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(145); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(146); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(147); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(148); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(149); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(150); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(151); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(152); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(153); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(154); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(155); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(156); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(157); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(158); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(159); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(160); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(161); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(162); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(163); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(164); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(165); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(166); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(167); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(168); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(188); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(192); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(195); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(196); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(197); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(198); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(199); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(200); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(201); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(202); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(203); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(204); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(205); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(206); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(207); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(208); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(209); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(210); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(211); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(212); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(213); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(214); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(215); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(216); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(217); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(218); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(219); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(220); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(221); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(222); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(223); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(224); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(225); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(226); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(227); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(228); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(229); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(230); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(231); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(232); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(233); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(234); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(235); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(236); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(237); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(238); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(239); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(240); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(241); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(242); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(243); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(244); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(245); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(246); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(247); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(248); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(249); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(250); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(251); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(252); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(253); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(254); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(255); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(256); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(257); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(258); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(259); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(260); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(261); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(262); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(263); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(264); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(265); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(266); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(267); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(268); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(269); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(270); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(271); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(272); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(273); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(274); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(275); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(276); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(277); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(278); }
+EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(112); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(113); }
+EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(114); }
+EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(115); }
+EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(116); }
+EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(117); }
+EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(118); }
+EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(119); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(120); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(121); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(122); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(123); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(124); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(125); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(126); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(127); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(128); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(129); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(130); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(131); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(132); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(133); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(134); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(135); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(136); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(137); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(138); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(139); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(140); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(141); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(142); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(143); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(144); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(145); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(146); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(147); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(148); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(149); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(151); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(152); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(153); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(154); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(155); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(156); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(157); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(158); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(159); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(160); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(161); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(162); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(163); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(164); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(165); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(166); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(167); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(168); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(169); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(181); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(188); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(189); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(190); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(191); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(192); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(193); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(194); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(195); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(196); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(197); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(198); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(199); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(200); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(201); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(202); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(203); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(204); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(205); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(206); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(207); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(208); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(209); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(210); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(211); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(212); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(213); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(214); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(215); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(216); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(217); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(218); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(219); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(220); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(221); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(222); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(223); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(224); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(225); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(226); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(227); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(228); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(229); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(230); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(231); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(232); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(233); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(234); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(235); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(236); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(237); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(238); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(239); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(240); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(241); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(242); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(243); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(244); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(245); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(246); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(247); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(248); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(249); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(250); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(251); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(252); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(253); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(254); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(255); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(256); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(257); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(258); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(259); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(260); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(261); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(262); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(263); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(264); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(265); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(266); }
