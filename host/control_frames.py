@@ -354,6 +354,35 @@ class Usage(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class Resolve(Body):
+    """What has a session shared by this token?"""
+
+    TYPE: ClassVar[int] = 28
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<16s")
+    token: bytes
+
+    @property
+    def session(self) -> int:
+        """The number of the session that has made the token."""
+        return int.from_bytes(self.token[:4], "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Body):
+    """What a worker has shared; kvgpud passes it on, with its descriptor, unread."""
+
+    TYPE: ClassVar[int] = 29
+    LAYOUT: ClassVar[struct.Struct] = struct.Struct("<II64s")
+    kind: int
+    reserved: int
+    content: bytes
+
+    @classmethod
+    def nothing(cls) -> Resolved:
+        return cls(0, 0, b"")
+
+
+@dataclass(frozen=True, slots=True)
 class StreamForm(Body):
     """Any frame of a byte-stream session: kvgpud passes it on as it is."""
 
@@ -369,17 +398,21 @@ BODIES: dict[int, type[Body]] = {
     for body in (
         *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong, Query, Facts),
         *(Ready, ExtentAlloc, Extent, ExtentFree, Failed, End, Resumed, Sessions),
-        *(Prestarted, Assign, DeviceQuery, DeviceReport, UsageQuery, Usage),
+        *(Prestarted, Assign, DeviceQuery, DeviceReport, UsageQuery, Usage, Resolve, Resolved),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A decoded frame; `id` is a session or a request number, as the table in PROTOCOL.md says."""
+    """A decoded frame; `id` is a session or a request number, as the table in PROTOCOL.md says.
+
+    `fds`: descriptors that came with it, which are closed when it has been handled.
+    """
 
     body: Body
     id: int = 0
+    fds: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         payload = self.body.pack()

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kvgpu.host.control_frames import MAX_FRAME_BYTES, Frame, decode
 from kvgpu.host.errors import ProtocolError
 from kvgpu.host.pace import Pace
 
 _log = logging.getLogger(__name__)
+
+_FD = array.array("i")
 
 # More than a socket's buffer holds, so nothing that was sent in time is lost; and an end for a peer
 # that goes on sending.
@@ -35,8 +40,12 @@ class PacketSocket:
         peer: str,
         on_frame: Callable[[Frame], None],
         on_end: Callable[[], None],
+        *,
+        takes_fd: bool = False,
     ) -> None:
+        """Serve `sock`. `takes_fd`: one descriptor may come with a frame, in its `fds`."""
         self._sock = sock
+        self._room_bytes = socket.CMSG_LEN(_FD.itemsize) if takes_fd else 0
         self._peer = peer
         self._on_frame = on_frame
         self._on_end = on_end
@@ -82,18 +91,23 @@ class PacketSocket:
 
     def _receive(self) -> bool:
         try:
-            # Descriptors a peer may attach are dropped by the kernel: recv() takes none.
-            message = self._sock.recv(MAX_FRAME_BYTES + 1)
+            # Descriptors that a peer attaches and nobody takes are dropped by the kernel.
+            message, ancillary, _, _ = self._sock.recvmsg(
+                MAX_FRAME_BYTES + 1, self._room_bytes, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except OSError:
-            message = b""
+            message, ancillary = b"", []
+        fds = _descriptors(ancillary)
         if not message:
             self._end()
             return False
         try:
-            frame = decode(message)
+            frame = replace(decode(message), fds=fds)
         except ProtocolError as error:
+            for fd in fds:
+                os.close(fd)
             _log.warning("%s: connection closed: %s", self._peer, error)
             self._end()
             return False
@@ -104,3 +118,11 @@ class PacketSocket:
         if not self.closed:
             self.close()
             self._on_end()
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ...]:
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return tuple(fds)

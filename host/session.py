@@ -29,6 +29,8 @@ from kvgpu.host.control_frames import (
     Frame,
     Open,
     Opened,
+    Resolve,
+    Resolved,
     Usage,
 )
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
@@ -38,6 +40,7 @@ from kvgpu.host.messages import SessionInfo
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.processes import start_ticks
 from kvgpu.host.session_store import SessionRecord, SessionStore
+from kvgpu.host.shares import Shares
 from kvgpu.host.stream_relay import StreamRelay
 from kvgpu.host.usage_meter import UsageMeter
 from kvgpu.host.worker_pool import Prestarted
@@ -68,6 +71,7 @@ class Session:
         request: Open,
         log: Path,
         store: SessionStore,
+        shares: Shares,
     ) -> None:
         self.number = number
         self.owner = owner
@@ -82,6 +86,7 @@ class Session:
         self.relay: StreamRelay | None = None  # where the client shares no memory with the worker
         self.gone = asyncio.Event()
         self._store = store
+        self._shares = shares
         self._extents: dict[int, tuple[int, int]] = {}  # offset -> bytes, worker's request
         self._answering: set[asyncio.Task[None]] = set()
         self._why_ended: tuple[int, str] | None = None
@@ -92,6 +97,13 @@ class Session:
     def comm(self) -> str:
         """The client's process name; it chose that itself, so only plain characters are kept."""
         return plain(self.request.comm.split(b"\0")[0].decode("ascii", "replace")) or "?"
+
+    @property
+    def scope(self) -> tuple[str, str]:
+        """Who may have what this session shares: its VM; on the host, its user."""
+        if self.owner.boot_id:
+            return "vm", str(self.region.uuid)
+        return "user", str(self.request.uid)
 
     @property
     def is_byte_stream(self) -> bool:
@@ -228,6 +240,7 @@ class Session:
         if self.doorbell and self.region.doorbells:
             self.region.doorbells.give_back(self.doorbell)
         self._store.remove(self.number)
+        self._shares.forget(self)
         if self.relay:
             self.relay.close()
         self.state = "ending"
@@ -273,6 +286,10 @@ class Session:
                 self.worker.send(Frame(Extent(offset, 0), frame.id))
             case Usage() as usage:
                 self._meter.on_answer(usage)
+            case Resolve() as question:
+                self._shares.ask(self, frame.id, question)
+            case Resolved():
+                self._shares.answer(self, frame)
             case body:
                 _log.error("session %d: worker sent %s, ended", self.number, body)
                 self.end((cuda_errors.UNKNOWN, "the worker broke the protocol"))

@@ -37,6 +37,7 @@ from kvgpu.host.inventory import Driver
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.session import Owner, Session
+from kvgpu.host.shares import Shares
 from kvgpu.host.worker_pool import WorkerPool
 from kvgpu.host.worker_settings import WorkerSettings
 
@@ -58,6 +59,7 @@ class SessionBroker:
         self, settings: WorkerSettings, get_driver: Callable[[], Awaitable[Driver]]
     ) -> None:
         self.sessions: dict[int, Session] = {}
+        self._shares = Shares(self.sessions)
         self._settings = settings
         self._get_driver = get_driver
         self.pool = WorkerPool(settings, get_driver)
@@ -114,7 +116,7 @@ class SessionBroker:
         number, log = record.session, self._settings.log_dir / f"session-{record.session}.log"
         session = Session(
             *(number, owner, region, record.block_offset, record.request(), log),
-            self._settings.store,
+            *(self._settings.store, self._shares),
         )
         session.resume(orphan, self._settings.grace_s)
         self.sessions[number] = session
@@ -187,7 +189,8 @@ class SessionBroker:
             return None
         log = self._next_log()
         session = Session(
-            *(self._last_number, owner, region, block_offset, request, log, self._settings.store)
+            *(self._last_number, owner, region, block_offset, request, log),
+            *(self._settings.store, self._shares),
         )
         self.sessions[session.number] = session
         return session

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class WorkerProcess:
         grace_s: float,
         on_request: Callable[[Frame], None],
     ) -> None:
-        """Watch `process`; `on_request` gets the frames that concern extents."""
+        """Watch `process`; `on_request` gets the frames that concern extents and shares."""
         loop = asyncio.get_running_loop()
         self.prestarted: asyncio.Future[None] = loop.create_future()
         self.started: asyncio.Future[None] = loop.create_future()
@@ -80,11 +80,15 @@ class WorkerProcess:
         self._is_ending = False
         loop.add_reader(self.pidfd, self._reap)
         self._control = PacketSocket(
-            process.control, f"worker {self.pid}", self._on_frame, self.end_after_grace
+            process.control,
+            f"worker {self.pid}",
+            self._on_frame,
+            self.end_after_grace,
+            takes_fd=True,
         )
 
-    def send(self, frame: Frame) -> None:
-        self._control.send(frame)
+    def send(self, frame: Frame, fds: Sequence[int] = ()) -> None:
+        self._control.send(frame, fds)
 
     def assign(self, frame: Frame, fds: list[int], on_request: Callable[[Frame], None]) -> None:
         """Give a worker that waits its session; `on_request` as for others from the beginning."""
@@ -162,6 +166,8 @@ class WorkerProcess:
                 self.send(Frame(Pong(), frame.id))
             case _:
                 self._on_request(frame)
+        for fd in frame.fds:  # in a thread: the end of the last one may take its time
+            asyncio.get_running_loop().run_in_executor(None, os.close, fd)
 
     def _kill(self) -> None:
         if not self.reaped.done():

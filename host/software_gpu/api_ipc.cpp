@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of cuMemAlloc, and events, in other processes of the same user. A handle says which file
-// of which process it is; /proc lets the other one open it.
+// of which process it is; /proc lets the other one open it. Where it does not (kvgpu's workers),
+// the file's descriptor is passed beside the handle.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,11 +31,35 @@ Handle handle_of(const SharedFile& file, uint64_t offset_bytes, uint64_t size_by
   return {MAGIC, getpid(), file.fd(), file.id(), offset_bytes, size_bytes, file.ordinal(), 0};
 }
 
+/// Files that came by descriptor, until their handles are opened.
+class Offered {
+ public:
+  static Offered& instance() {
+    static Offered* offered = new Offered;
+    return *offered;
+  }
+  void add(std::shared_ptr<const SharedFile> file) {
+    std::lock_guard lock(mutex_);
+    const uint64_t id = file->id();
+    files_[id] = std::move(file);
+  }
+  std::shared_ptr<const SharedFile> take(uint64_t id) {
+    std::lock_guard lock(mutex_);
+    const auto taken = files_.extract(id);
+    return taken.empty() ? nullptr : taken.mapped();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const SharedFile>> files_;
+};
+
 /// The file of a handle that another process has made.
 CUresult open(const char* bytes, SharedFile::Use use, Handle* handle,
               std::shared_ptr<const SharedFile>* file) {
   memcpy(handle, bytes, sizeof *handle);
   if (handle->magic != MAGIC) return CUDA_ERROR_INVALID_VALUE;
+  if ((*file = Offered::instance().take(handle->file_id))) return CUDA_SUCCESS;
   if (handle->pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   *file = SharedFile::open(handle->pid, handle->fd, use, handle->file_id);
   return *file ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -56,13 +82,27 @@ class Opened {
 
 }  // namespace
 
+#define KVGPU_API extern "C" __attribute__((visibility("default")))
+
+/// A new descriptor of the file that a handle of this process names; negative: there is none.
+KVGPU_API int kvgpu_ipc_descriptor_of(const void* bytes) {
+  Handle handle;
+  memcpy(&handle, bytes, sizeof handle);
+  return handle.magic == MAGIC ? fcntl(handle.fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
+/// What another process's kvgpu_ipc_descriptor_of() has given, before its handle is opened.
+KVGPU_API void kvgpu_ipc_offer(int descriptor) {
+  for (const auto use : {SharedFile::Use::DEVICE, SharedFile::Use::EVENT})
+    if (auto file = SharedFile::open(descriptor, use)) Offered::instance().add(std::move(file));
+}
+
 SOFTWARE_GPU_API cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = Driver::instance().find(pointer);
-  if (!allocation || allocation->base != pointer || !is_ipc_capable(*allocation))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!allocation || !is_ipc_capable(*allocation)) return CUDA_ERROR_INVALID_VALUE;
   const Backing& backing = *allocation->backing;
   if (!backing.file()) return CUDA_ERROR_NOT_SUPPORTED;  // the process may not make files that long
   const Handle content = handle_of(*backing.file(), backing.offset_bytes(), allocation->size_bytes);
@@ -127,7 +167,9 @@ SOFTWARE_GPU_API cuIpcOpenEventHandle(CUevent* event_handle, CUipcEventHandle by
   if (!event_handle) return CUDA_ERROR_INVALID_VALUE;
   Handle handle;
   std::shared_ptr<const SharedFile> file;
-  RETURN_IF_FAILED(open(bytes.reserved, SharedFile::Use::EVENT, &handle, &file));
+  const CUresult opened = open(bytes.reserved, SharedFile::Use::EVENT, &handle, &file);
+  if (opened == CUDA_ERROR_INVALID_VALUE) return CUDA_ERROR_MAP_FAILED;
+  RETURN_IF_FAILED(opened);
   auto event = std::make_shared<Event>(*context, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
   event->shared = SharedEvent::open(std::move(file));
   if (!event->shared) return CUDA_ERROR_MAP_FAILED;

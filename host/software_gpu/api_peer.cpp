@@ -62,8 +62,8 @@ SOFTWARE_GPU_API cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer)
 
 SOFTWARE_GPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute,
                                          CUdevice source, CUdevice destination) {
-  RETURN_IF_FAILED(check_pair(source, destination));
   if (!value) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_pair(source, destination));
   switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
@@ -82,8 +82,8 @@ SOFTWARE_GPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attri
 SOFTWARE_GPU_API cuDeviceGetP2PAtomicCapabilities(unsigned* capabilities,
                                                   const CUatomicOperation* operations, unsigned n,
                                                   CUdevice source, CUdevice destination) {
-  RETURN_IF_FAILED(check_pair(source, destination));
   if (!capabilities || !operations || n == 0) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_pair(source, destination));
   for (unsigned i = 0; i < n; ++i)
     if (operations[i] < 0 || operations[i] >= CU_ATOMIC_OPERATION_MAX)
       return CUDA_ERROR_INVALID_VALUE;
@@ -94,7 +94,6 @@ SOFTWARE_GPU_API cuDeviceGetP2PAtomicCapabilities(unsigned* capabilities,
 SOFTWARE_GPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
   Context *context, *peer;
   RETURN_IF_FAILED(find_peer(handle, &context, &peer));
-  if (peer == context) return CUDA_ERROR_INVALID_CONTEXT;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (&peer->device == &context->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   std::lock_guard lock(context->peers_mutex);

@@ -43,7 +43,7 @@ SOFTWARE_GPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* handle, void* 
   if (!handle || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   auto file = SharedFile::open(descriptor_of(shareable), SharedFile::Use::POOL);
-  if (!file) return CUDA_ERROR_INVALID_VALUE;
+  if (!file) return CUDA_ERROR_UNKNOWN;
   Device* const device = Driver::instance().device(file->ordinal());
   if (!device) return CUDA_ERROR_NOT_SUPPORTED;
   auto pool = std::make_shared<MemPool>(*device, 0);

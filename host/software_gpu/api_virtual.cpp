@@ -219,10 +219,9 @@ SOFTWARE_GPU_API cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloc
 SOFTWARE_GPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                 void* shareable, CUmemAllocationHandleType type) {
   RETURN_IF_FAILED(enter_without_context());
-  if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   auto file = SharedFile::open(descriptor_of(shareable), SharedFile::Use::ALLOCATION);
-  if (!file) return CUDA_ERROR_INVALID_VALUE;
+  if (!file) return CUDA_ERROR_UNKNOWN;
   Device* const device = Driver::instance().device(file->ordinal());
   if (!device) return CUDA_ERROR_NOT_SUPPORTED;
   auto physical = virtual_memory().made_of(file->id());

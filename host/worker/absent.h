@@ -26,8 +26,17 @@ struct Absent<INDEX, CUresult (*)(Args...)> {
   }
 };
 
+// A driver whose IPC handles are of no use without a descriptor beside them (the software GPU: its
+// processes cannot open one another's files). Null: handles are enough.
+struct IpcDescriptors {
+  int (*descriptor_of)(const void* handle) = nullptr;  // a new one; negative: none
+  void (*offer)(int descriptor) = nullptr;             // before the handle is opened
+};
+
 class DriverTableBase {
  public:
+  IpcDescriptors ipc;
+
   // Does the loaded driver have this function? `function` is a member of the table.
   template <typename Function>
   bool has(const Function& function) const {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using control::Type;
 
 constexpr int BEAT_MS = 1000;
-constexpr std::chrono::seconds EXTENT_LIMIT{30};  // a kvgpud that is restarted is back by then
+constexpr std::chrono::seconds ANSWER_LIMIT{30};  // a kvgpud that is restarted is back by then
 
 uid_t owner = 0;
 
@@ -34,27 +35,41 @@ bool send_frame(int fd, Type type, uint32_t id, const void* payload, uint32_t le
   return ::send(fd, frame, sizeof header + len_bytes, MSG_NOSIGNAL) >= 0;
 }
 
-bool send_resumed(int fd, uint32_t session_id) {
-  struct {
-    control::FrameHeader header;
-    control::Resumed body;
-  } frame{{control::FRAME_MAGIC, static_cast<uint16_t>(Type::RESUMED), 0, sizeof(control::Resumed),
-           session_id},
-          {control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, 0}};
-  const int fds[] = {REGION_FD, KICK_FD};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof fds)] = {};
-  iovec io{&frame, sizeof frame};
+// With descriptors, at most two.
+bool send_frame(int fd, Type type, uint32_t id, const void* payload, uint32_t len_bytes,
+                std::span<const int> fds) {
+  control::FrameHeader header{control::FRAME_MAGIC, static_cast<uint16_t>(type), 0, len_bytes, id};
+  iovec io[] = {{&header, sizeof header}, {const_cast<void*>(payload), len_bytes}};
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
+  message.msg_iov = io;
+  message.msg_iovlen = 2;
   message.msg_control = ancillary;
-  message.msg_controllen = sizeof ancillary;
+  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
   cmsghdr* const rights = CMSG_FIRSTHDR(&message);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof fds);
-  std::memcpy(CMSG_DATA(rights), fds, sizeof fds);
+  rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+  std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
   return sendmsg(fd, &message, MSG_NOSIGNAL) >= 0;
+}
+
+bool send_resumed(int fd, uint32_t session_id) {
+  const control::Resumed body{control::PROTOCOL_MAJOR, control::PROTOCOL_MINOR, 0};
+  const int fds[] = {REGION_FD, KICK_FD};
+  return send_frame(fd, Type::RESUMED, session_id, &body, sizeof body, fds);
+}
+
+// The one that came with a message, if there is one.
+Descriptor descriptor_of(msghdr* message) {
+  const cmsghdr* const rights = CMSG_FIRSTHDR(message);
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS ||
+      rights->cmsg_len < CMSG_LEN(sizeof(int))) {
+    return {};
+  }
+  int fd;
+  std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+  return Descriptor(fd);
 }
 
 // Puts a descriptor that was received in its place.
@@ -131,19 +146,20 @@ void Control::report_failure(CUresult error, const std::string& reason) {
 }
 
 // If kvgpud is away this fails, and take_over() asks again.
-uint32_t Control::ask(Type type, uint64_t value) {
+uint32_t Control::ask(Type type, const Question& question) {
   const uint32_t request = next_request_++;
-  unanswered_[request] = {type, value, false};
-  send_frame(CONTROL_FD, type, request, &value, sizeof value);
+  const Request asked{type, question, false};
+  unanswered_[request] = asked;
+  send_frame(CONTROL_FD, type, request, &asked.question, asked.len_bytes());
   return request;
 }
 
 bool Control::allocate_extent(uint64_t bytes, control::Extent* extent) {
   std::unique_lock lock(mutex_);
-  const uint32_t request = ask(Type::EXTENT_ALLOC, bytes);
-  if (!answered_.wait_for(lock, EXTENT_LIMIT, [&] { return answers_.contains(request); })) {
+  const uint32_t request = ask(Type::EXTENT_ALLOC, {.value = bytes});
+  if (!answered_.wait_for(lock, ANSWER_LIMIT, [&] { return answers_.contains(request); })) {
     log("no pinned memory: kvgpud has not answered for %lld s",
-        static_cast<long long>(EXTENT_LIMIT.count()));
+        static_cast<long long>(ANSWER_LIMIT.count()));
     unanswered_[request].abandoned = true;
     return false;
   }
@@ -154,7 +170,7 @@ bool Control::allocate_extent(uint64_t bytes, control::Extent* extent) {
 
 void Control::free_extent(uint64_t offset) {
   const std::lock_guard lock(mutex_);
-  unanswered_[ask(Type::EXTENT_FREE, offset)].abandoned = true;
+  unanswered_[ask(Type::EXTENT_FREE, {.value = offset})].abandoned = true;
 }
 
 std::string Control::serve(Measure measure) {
@@ -170,33 +186,107 @@ std::string Control::serve(Measure measure) {
 }
 
 bool Control::read_frames() {
-  char frame[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
+  alignas(8) char frame[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
   for (;;) {
     beat();
     pollfd readable{CONTROL_FD, POLLIN, 0};
     if (poll(&readable, 1, BEAT_MS) <= 0) continue;
-    const ssize_t n = recv(CONTROL_FD, frame, sizeof frame, 0);
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
+    iovec io{frame, sizeof frame};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary;
+    message.msg_controllen = sizeof ancillary;
+    const ssize_t n = recvmsg(CONTROL_FD, &message, MSG_CMSG_CLOEXEC);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return true;
+    Descriptor descriptor = descriptor_of(&message);
     control::FrameHeader header;
     if (static_cast<size_t>(n) < sizeof header) continue;
     std::memcpy(&header, frame, sizeof header);
-    control::Extent extent;
+    header.len_bytes = static_cast<uint32_t>(static_cast<size_t>(n) - sizeof header);
     if (header.type == static_cast<uint16_t>(Type::END)) return false;
-    if (header.type == static_cast<uint16_t>(Type::USAGE_QUERY)) {
+    on_frame(header, frame + sizeof header, std::move(descriptor));
+  }
+}
+
+void Control::on_frame(const control::FrameHeader& header, const char* payload,
+                       Descriptor descriptor) {
+  const auto read = [&](auto* body) {
+    if (header.len_bytes < sizeof *body) return false;
+    std::memcpy(body, payload, sizeof *body);
+    return true;
+  };
+  control::Extent extent;
+  control::Resolve asked;
+  control::Resolved answer;
+  switch (static_cast<Type>(header.type)) {
+    case Type::EXTENT:
+      if (read(&extent)) return on_extent(header.id, extent);
+      break;
+    case Type::RESOLVE:
+      if (read(&asked)) return on_resolve(header.id, asked);
+      break;
+    case Type::RESOLVED:
+      if (read(&answer)) return on_resolved(header.id, answer, std::move(descriptor));
+      break;
+    case Type::USAGE_QUERY: {
       const std::lock_guard lock(mutex_);
       usage_query_ = header.id;
       usage_wanted_.notify_one();
-      continue;
+      return;
     }
-    if (header.type != static_cast<uint16_t>(Type::EXTENT) ||
-        static_cast<size_t>(n) < sizeof header + sizeof extent) {
-      log("control frame of type %u ignored", header.type);
-      continue;
-    }
-    std::memcpy(&extent, frame + sizeof header, sizeof extent);
-    on_extent(header.id, extent);
+    default:
+      break;
   }
+  log("control frame of type %u ignored", header.type);
+}
+
+// Another session of the VM asks.
+void Control::on_resolve(uint32_t request, const control::Resolve& asked) {
+  wire::Token token;
+  std::memcpy(&token, asked.token, sizeof token);
+  const Share share = shares.get(token);
+  control::Resolved answer{static_cast<uint32_t>(share.kind), 0, {}};
+  std::memcpy(answer.content, share.content.data(), sizeof answer.content);
+  const int fd = share.descriptor.get();
+  const std::lock_guard lock(mutex_);
+  if (fd < 0) {
+    send_frame(CONTROL_FD, Type::RESOLVED, request, &answer, sizeof answer);
+  } else {
+    send_frame(CONTROL_FD, Type::RESOLVED, request, &answer, sizeof answer, {&fd, 1});
+  }
+}
+
+void Control::on_resolved(uint32_t request, const control::Resolved& answer,
+                          Descriptor descriptor) {
+  const std::lock_guard lock(mutex_);
+  const auto found = unanswered_.extract(request);
+  if (found.empty() || found.mapped().abandoned) return;
+  Share& share = resolved_[request];
+  share.kind = static_cast<ShareKind>(answer.kind);
+  std::memcpy(share.content.data(), answer.content, sizeof answer.content);
+  share.descriptor = std::move(descriptor);
+  answered_.notify_all();
+}
+
+Share Control::resolve(const wire::Token& token) {
+  if (shares.is_own(token)) return shares.get(token);
+  Question question{};
+  std::memcpy(question.resolve.token, &token, sizeof token);
+  std::unique_lock lock(mutex_);
+  const uint32_t request = ask(Type::RESOLVE, question);
+  if (!answered_.wait_for(lock, ANSWER_LIMIT, [&] { return resolved_.contains(request); })) {
+    log("what session %u has shared is not to be had: no answer for %lld s", token.session,
+        static_cast<long long>(ANSWER_LIMIT.count()));
+    unanswered_[request].abandoned = true;
+    return {};
+  }
+  Share share = std::move(resolved_[request]);
+  resolved_.erase(request);
+  if (share.kind == ShareKind::NONE) log("session %u has shared no such thing", token.session);
+  return share;
 }
 
 void Control::answer_usage(const Measure& measure) {
@@ -220,7 +310,7 @@ void Control::on_extent(uint32_t request, const control::Extent& extent) {
     answers_[request] = extent;
     answered_.notify_all();
   } else if (found.mapped().type == Type::EXTENT_ALLOC && extent.bytes != 0) {
-    unanswered_[ask(Type::EXTENT_FREE, extent.offset)].abandoned = true;
+    unanswered_[ask(Type::EXTENT_FREE, {.value = extent.offset})].abandoned = true;
   }
 }
 
@@ -252,7 +342,7 @@ bool Control::take_over(int connection) {
   const std::lock_guard lock(mutex_);
   if (!send_resumed(connection, session_id_) || dup2(connection, CONTROL_FD) < 0) return false;
   for (const auto& [request, asked] : unanswered_) {
-    send_frame(CONTROL_FD, asked.type, request, &asked.value, sizeof asked.value);
+    send_frame(CONTROL_FD, asked.type, request, &asked.question, asked.len_bytes());
   }
   return true;
 }

@@ -21,6 +21,9 @@
 #include "kvgpu/control.h"
 #include "kvgpu/device_report.h"
 #include "kvgpu/layout.h"
+#include "shares.h"
+
+struct msghdr;
 
 namespace kvgpu::worker {
 
@@ -38,7 +41,10 @@ class Control {
  public:
   // `away_limit`: how long the session goes on without kvgpud; 0: it ends with the connection.
   Control(uint32_t session_id, HostPage* page, std::chrono::seconds away_limit)
-      : session_id_(session_id), page_(page), away_limit_(away_limit) {}
+      : shares(session_id), session_id_(session_id), page_(page), away_limit_(away_limit) {}
+
+  // What other sessions of the VM may ask for; kvgpud passes that on.
+  Shares shares;
 
   // Before the worker gives up being root: only this user's kvgpud is listened to.
   static void remember_owner();
@@ -55,24 +61,38 @@ class Control {
   [[nodiscard]] bool allocate_extent(uint64_t bytes, control::Extent* extent);
   void free_extent(uint64_t offset);
 
+  // What a session, this one or another one of the VM, has shared; kind NONE: there is no such
+  // thing, or its session does not answer.
+  [[nodiscard]] Share resolve(const wire::Token& token);
+
   // Reads until kvgpud ends the session; returns why. `measure` answers USAGE_QUERY, on a thread of
   // its own: the driver may keep it for long, and END must be heard.
   using Measure = std::function<std::vector<control::DeviceUsage>()>;
   std::string serve(Measure measure);
 
  private:
+  union Question {
+    uint64_t value;  // of EXTENT_ALLOC, EXTENT_FREE
+    control::Resolve resolve;
+  };
   struct Request {
     control::Type type;
-    uint64_t value;
+    Question question;
     bool abandoned;  // nobody waits any more
+    uint32_t len_bytes() const {
+      return type == control::Type::RESOLVE ? sizeof question.resolve : sizeof question.value;
+    }
   };
 
   // release: pairs with the agent's acquire in read_worker_state()
   void beat() { store_release(page_->beat, ++n_beats_); }
   bool read_frames();  // false: told to end; true: the connection is gone
+  void on_frame(const control::FrameHeader& header, const char* payload, Descriptor descriptor);
   void on_extent(uint32_t request, const control::Extent& extent);
   [[noreturn]] void answer_usage(const Measure& measure);
-  uint32_t ask(control::Type type, uint64_t value);  // holding mutex_
+  void on_resolve(uint32_t request, const control::Resolve& asked);
+  void on_resolved(uint32_t request, const control::Resolved& answer, Descriptor descriptor);
+  uint32_t ask(control::Type type, const Question& question);  // holding mutex_
   [[nodiscard]] bool wait_for_kvgpud();
   [[nodiscard]] bool take_over(int connection);
 
@@ -85,6 +105,7 @@ class Control {
   std::map<uint32_t, control::Extent> answers_;
   std::condition_variable usage_wanted_;
   std::optional<uint32_t> usage_query_;  // the newest; kvgpud has no other under way
+  std::map<uint32_t, Share> resolved_;
   uint32_t next_request_ = 1;
   uint64_t n_beats_ = 0;
 };

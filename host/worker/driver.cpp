@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <type_traits>
+
 namespace kvgpu::worker {
 
 bool load_driver(const char* path, DriverTable* table, std::string* error) {
@@ -13,6 +15,11 @@ bool load_driver(const char* path, DriverTable* table, std::string* error) {
     return false;
   }
   table->fill([library](const char* name) { return dlsym(library, name); });
+  const auto find = [library](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+  };
+  find(table->ipc.descriptor_of, "kvgpu_ipc_descriptor_of");
+  find(table->ipc.offer, "kvgpu_ipc_offer");
   if (!table->has(table->cuInit) || !table->has(table->cuLaunchKernel)) {
     *error = std::string(path) + " is not a CUDA driver library (no cuInit)";
     return false;

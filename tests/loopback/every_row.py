@@ -61,7 +61,15 @@ def made(name: str, *arguments: Any, last: bool = False) -> Any:
 DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
 LOCATION = struct.pack("<II", 1, 0)  # device 0
 POOL = struct.pack("<II8s72x", 1, 0, LOCATION)  # of pinned allocations
-PHYSICAL = struct.pack("<II8sQ8x", 1, 0, LOCATION, 0)  # pinned memory of device 0
+DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+SHARED_POOL = struct.pack("<II8s72x", 1, DESCRIPTOR, LOCATION)
+PHYSICAL = struct.pack("<II8sQ8x", 1, DESCRIPTOR, LOCATION, 0)  # pinned memory of device 0
+
+
+class Opaque(ctypes.Structure):
+    """CUipcMemHandle, CUipcEventHandle."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
 
 
 class Scene:
@@ -99,7 +107,37 @@ class Scene:
         must("cuFuncSetBlockShape", self.function, 1, 1, 1)
 
     def pool(self) -> Any:
-        return made("cuMemPoolCreate", POOL)
+        return made("cuMemPoolCreate", SHARED_POOL)
+
+    def of_pool(self) -> Any:
+        return made("cuMemAllocAsync", ctypes.c_size_t(64), self.stream)
+
+    def exported_pointer(self) -> bytes:
+        data = ctypes.create_string_buffer(64)
+        must("cuMemPoolExportPointer", data, self.of_pool())
+        return data.raw
+
+    def descriptor(self) -> Any:
+        fd = ctypes.c_int()
+        none = ctypes.c_uint64(0)
+        must("cuMemExportToShareableHandle", ctypes.byref(fd), self.physical(), DESCRIPTOR, none)
+        return ctypes.c_void_p(fd.value)
+
+    def shared_event(self) -> Any:
+        return made("cuEventCreate", 2 | 4)  # DISABLE_TIMING, INTERPROCESS
+
+    def memory_handle(self) -> Opaque:
+        handle = Opaque()
+        must("cuIpcGetMemHandle", ctypes.byref(handle), self.device_memory)
+        return handle
+
+    def event_handle(self) -> Opaque:
+        handle = Opaque()
+        must("cuIpcGetEventHandle", ctypes.byref(handle), self.shared_event())
+        return handle
+
+    def opened_memory(self) -> Any:
+        return made("cuIpcOpenMemHandle_v2", self.memory_handle(), 1)
 
     def physical(self) -> Any:
         return made("cuMemCreate", ctypes.c_size_t(4096), PHYSICAL, ctypes.c_uint64(0))
@@ -212,6 +250,10 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "const CUmemLocation *": lambda _: LOCATION,
     "const CUmemAllocationProp *": lambda _: PHYSICAL,
     "CUmemGenericAllocationHandle": lambda s: s.physical(),
+    "CUmemAllocationHandleType": lambda _: DESCRIPTOR,
+    "CUmemPoolPtrExportData *": lambda s: s.exported_pointer(),
+    "CUipcMemHandle": lambda s: s.memory_handle(),
+    "CUipcEventHandle": lambda s: s.event_handle(),
     "const CUmemAccessDesc *": lambda _: LOCATION + struct.pack("<I", 3),
     "CUmemAllocationType": lambda _: 1,
     "CUmemPool_attribute": lambda _: 4,  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -286,6 +328,13 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     },
     ("cuMemPoolSetAccess", "count"): lambda _: ctypes.c_size_t(1),
     ("cuMemSetAccess", "count"): lambda _: ctypes.c_size_t(1),
+    ("cuMemImportFromShareableHandle", "osHandle"): lambda s: s.descriptor(),
+    ("cuMemPoolImportFromShareableHandle", "handle"): lambda s: s.descriptor(),
+    ("cuMemPoolExportPointer", "shareData_out"): lambda s: s.buffer,
+    ("cuMemPoolExportPointer", "ptr"): lambda s: s.of_pool(),
+    **{(f"cuIpcOpenMemHandle{form}", "Flags"): lambda _: 1 for form in ("", "_v2")},
+    ("cuIpcCloseMemHandle", "dptr"): lambda s: s.opened_memory(),
+    ("cuIpcGetEventHandle", "event"): lambda s: s.shared_event(),
     ("cuMemRetainAllocationHandle", "addr"): lambda s: s.mapped,
     ("cuPointerSetAttribute", "attribute"): lambda _: 6,  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
     ("cuPointerSetAttribute", "value"): lambda _: struct.pack("<I", 1),

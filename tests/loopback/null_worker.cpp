@@ -23,6 +23,7 @@
 #include "kvgpu/control.h"
 #include "kvgpu/graph_calls.h"
 #include "kvgpu/layout.h"
+#include "kvgpu/memory_calls.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/ring.h"
 
@@ -102,6 +103,10 @@ class NullWorker {
     if (header.opcode == static_cast<uint16_t>(wire::Op::cuGraphAddNode_v2)) {
       std::memcpy(out.data() + sizeof(wire::GraphNodeNamed), &next_address_, sizeof next_address_);
       next_address_ += ADDRESS_STEP;
+    }
+    if (header.opcode == static_cast<uint16_t>(wire::Op::cuIpcOpenMemHandle_v2)) {
+      const wire::OpenedMemory opened{next_address_, PAGE_BYTES};
+      std::memcpy(out.data(), &opened, sizeof opened);
     }
     if (header.opcode == static_cast<uint16_t>(wire::Op::HELLO)) out = hello();
     if (header.opcode == static_cast<uint16_t>(wire::Op::HEAP_GROW)) out = extent();

@@ -46,16 +46,7 @@ CUresult find_operand(const wire::MemcpySide& side, const Rows& rows, const Shap
   uint64_t bytes;
   if (!extent_bytes(rows, shape, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   *found = operand(rows.address, bytes);
-<<<<<<< HEAD
-  // Device memory beyond its end, or that nobody has access to, is no host memory.
-  const bool is_of_host =
-      side.type == CU_MEMORYTYPE_UNIFIED && !is_reserved_for_devices(rows.address, 1);
-  const bool wrong =
-      side.type == CU_MEMORYTYPE_HOST ? found->is_device : found->is_pageable() && !is_of_host;
-  return wrong ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-=======
   return may_be(side.type, *found) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
->>>>>>> arr
 }
 
 CUresult copy_on_gpu(const Enqueue& enqueue, const wire::Copy2D& body, Wait wait) {

@@ -35,9 +35,8 @@ CUresult event_create(CUevent* phEvent, unsigned int Flags) {
   constexpr unsigned KNOWN =
       CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   if (phEvent == nullptr || (Flags & ~KNOWN) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (Flags & CU_EVENT_INTERPROCESS) {
-    return static_cast<CUresult>(refuse_part("cuEventCreate with CU_EVENT_INTERPROCESS"));
-  }
+  const bool is_shared = (Flags & CU_EVENT_INTERPROCESS) != 0;
+  if (is_shared && (Flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   Event* const event = tables().events.create();
@@ -45,6 +44,15 @@ CUresult event_create(CUevent* phEvent, unsigned int Flags) {
   event->context = &call.context_object();
   event->flags = Flags;
   const wire::EventCreate body{call.context(), event->handle, Flags, 0};
+  if (is_shared) {
+    event->share(Flags);
+    if (const CUresult bad = call.sync(wire::Op::cuEventCreate, body)) {
+      tables().events.remove(event->handle);
+      return bad;
+    }
+    *phEvent = from_wire<CUevent>(event->handle);
+    return CUDA_SUCCESS;
+  }
   if (const CUresult bad = call.async(wire::Op::cuEventCreate, body)) return bad;
   *phEvent = from_wire<CUevent>(event->handle);
   return CUDA_SUCCESS;
@@ -74,6 +82,7 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->context != enqueue.stream().context) return CUDA_ERROR_INVALID_HANDLE;
   const wire::RecordEvent body{0, 0, event->handle, flags, 0};
+  if (event->is_shared()) return enqueue.submit_and_ask(wire::Op::cuEventRecord, body);
   if (flags == CU_EVENT_RECORD_EXTERNAL && enqueue.capture() == nullptr) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }

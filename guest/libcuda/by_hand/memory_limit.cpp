@@ -7,6 +7,7 @@
 #include "kvgpu/plain_calls.gen.h"
 #include "memory_map.h"
 #include "settings.h"
+#include "shared.h"
 #include "virtual_memory.h"
 
 namespace kvgpu::guest {
@@ -36,6 +37,7 @@ CUresult mem_get_info_v2(size_t* free, size_t* total) {
   if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
+  revoke_closed();
   wire::cuMemGetInfo_v2_out out;
   const CUresult result =
       call.sync(wire::Op::cuMemGetInfo_v2, wire::cuMemGetInfo_v2_in{call.context()}, &out);

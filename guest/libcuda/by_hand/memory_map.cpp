@@ -90,7 +90,7 @@ uint64_t MemoryMap::device_bytes(int device) const {
   uint64_t sum = 0;
   for (const auto& [begin, range] : ranges_) {
     const bool allocated = range.kind == MemoryKind::DEVICE || range.kind == MemoryKind::POOL;
-    if (allocated && range.context->device == device) sum += range.bytes;
+    if (allocated && !range.is_imported && range.context->device == device) sum += range.bytes;
   }
   return sum;
 }
@@ -122,6 +122,21 @@ std::vector<MemoryRange> MemoryMap::take_mappings(uint64_t address, uint64_t byt
     at = ranges_.erase(at);
   }
   return taken;
+}
+
+bool MemoryMap::open_again(uint64_t address) {
+  const std::unique_lock lock(mutex_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || found->second.kind != MemoryKind::OPENED) return false;
+  ++found->second.n_opened;
+  return true;
+}
+
+void MemoryMap::close_once(uint64_t address) {
+  const std::unique_lock lock(mutex_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || found->second.kind != MemoryKind::OPENED) return;
+  if (--found->second.n_opened == 0) ranges_.erase(found);
 }
 
 void MemoryMap::set_sync_memops(uint64_t address, bool on) {

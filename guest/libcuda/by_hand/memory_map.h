@@ -18,6 +18,7 @@ enum class MemoryKind {
   GLOBAL,   // of a module
   GRAPH,    // of a node: at its address for good, whether it is allocated just now or not
   VIRTUAL,  // of cuMemMap: what adjoins is one piece of memory
+  OPENED,   // of cuIpcOpenMemHandle
   PINNED,   // of cuMemHostAlloc
   REGISTERED,
   ALIAS,  // where the GPU, and this process a second time, sees what REGISTERED moved
@@ -33,6 +34,8 @@ struct MemoryRange {
   wire::Handle module = 0;
   wire::Handle pool = 0;  // 0: the device's default pool
   bool sync_memops = false;
+  bool is_imported = false;   // another process's: it is in its account
+  unsigned n_opened = 1;      // OPENED
   uint32_t handle_types = 0;  // CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
   // VIRTUAL: what is mapped, and the devices (a bit each) that have been given access.
   uint64_t physical = 0;
@@ -77,6 +80,9 @@ class MemoryMap {
   // Of mappings in [address, address + bytes).
   void set_access(uint64_t address, uint64_t bytes, int device, CUmemAccess_flags flags);
   std::vector<MemoryRange> take_mappings(uint64_t address, uint64_t bytes);
+  // Of OPENED memory that begins there. False: there is none.
+  bool open_again(uint64_t address);
+  void close_once(uint64_t address);
   void set_sync_memops(uint64_t address, bool on);
   // Is any part of [address, address + bytes) in a range?
   bool overlaps(uint64_t address, uint64_t bytes) const;

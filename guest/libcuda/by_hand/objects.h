@@ -94,6 +94,14 @@ struct Event {
   uint32_t word = 0;
   uint64_t number = 0;
   uint64_t capture_id = 0;  // 0: the last record was an ordinary one
+
+  // Another process may record it and wait for it: only the driver knows of that, and no call about
+  // it may be on its way still when the program goes on.
+  bool is_shared() const { return (flags & CU_EVENT_INTERPROCESS) != 0; }
+  void share(unsigned its_flags) {
+    flags = its_flags;
+    recorded = by_graph = true;
+  }
 };
 
 struct Module {  // of cuModuleLoad* and cuLibraryLoad*
@@ -165,6 +173,7 @@ struct GraphExec {
 struct MemPool {
   wire::Handle handle = 0;
   int device = 0;
+  unsigned handle_types = 0;  // for which it can be exported
 };
 
 struct UserObject {

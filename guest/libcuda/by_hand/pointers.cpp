@@ -112,9 +112,11 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
       return put(1);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put(pool_of(range));
-    // Not served, so not to be had: managed memory, sharing with other processes, GPUDirect RDMA.
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      if (range.kind != MemoryKind::DEVICE) return put(0);
+      return ask_driver(value, attribute, range, address);
+    // Not served, so not to be had: managed memory, GPUDirect RDMA.
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:

@@ -63,7 +63,12 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
   if (capture != nullptr) capture->with_graph([](Graph& graph) { graph.has_memory = true; });
   const MemoryKind kind = capture != nullptr ? MemoryKind::GRAPH : MemoryKind::POOL;
   MemoryRange range{out.dptr, bytes, kind, target.context};
-  if (capture == nullptr) range.pool = pool != 0 ? pool : current_pool(target.context->device);
+  if (capture == nullptr) {
+    range.pool = pool != 0 ? pool : current_pool(target.context->device);
+    if (const MemPool* const its = tables().mem_pools.find(range.pool)) {
+      range.handle_types = its->handle_types;
+    }
+  }
   memory_map().add(range);
   *dptr = out.dptr;
   return CUDA_SUCCESS;
@@ -153,14 +158,17 @@ CUresult mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   const CUresult bad = check_location(&poolProps->location, poolProps->allocType);
   if (bad != CUDA_SUCCESS) return bad;
-  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-    return static_cast<CUresult>(refuse_part("a memory pool that can be exported"));
+  if ((poolProps->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
+    return static_cast<CUresult>(
+        refuse_part("cuMemPoolCreate for handles that are no descriptors"));
   }
   MemPool* const made = tables().mem_pools.create();
   if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   made->device = poolProps->location.id;
+  made->handle_types = static_cast<unsigned>(poolProps->handleTypes);
   const wire::PoolCreate body{made->handle, poolProps->maxSize,
-                              static_cast<uint32_t>(poolProps->location.id), poolProps->usage};
+                              static_cast<uint32_t>(poolProps->location.id), poolProps->usage,
+                              static_cast<uint16_t>(poolProps->handleTypes)};
   const CUresult result = call.sync(wire::Op::cuMemPoolCreate, body);
   if (result != CUDA_SUCCESS) {
     tables().mem_pools.remove(made->handle);

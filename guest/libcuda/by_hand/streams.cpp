@@ -285,6 +285,7 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
     if (!event->recorded) return CUDA_SUCCESS;  // CUDA 13.0 cuda.h: then the call does nothing
     capture_id = event->capture_id;
   }
+  if (event->is_shared()) return enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);
   if (capture_id == 0) return enqueue.submit(wire::Op::cuStreamWaitEvent, body);
   // An event of a capture pulls the stream into it; the driver says whether it may.
   const CUresult result = enqueue.submit_and_ask(wire::Op::cuStreamWaitEvent, body);

@@ -13,6 +13,7 @@
 #include "memory_limit.h"
 #include "memory_map.h"
 #include "refuse.h"
+#include "shared.h"
 
 namespace kvgpu::guest {
 
@@ -135,6 +136,7 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t size,
   wire::PhysicalCreate body{0, size, flags, {}};
   const CUresult bad = describe(*prop, "cuMemCreate of host memory", &body.properties);
   if (bad != CUDA_SUCCESS) return bad;
+  revoke_closed();
   const Allowance allowance(prop->location.id, size);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   VirtualMemory& memory = VirtualMemory::get();
@@ -163,6 +165,7 @@ CUresult mem_release(CUmemGenericAllocationHandle handle) {
   }
   --physical->n_references;
   memory.forget_if_unused(handle);
+  revoke_closed();
   return CUDA_SUCCESS;
 }
 
@@ -210,6 +213,7 @@ CUresult mem_map(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloca
 CUresult mem_unmap(CUdeviceptr ptr, size_t size) {
   const Call call = call_without_context();
   if (call.status() != CUDA_SUCCESS) return call.status();
+  revoke_closed();
   const CUresult result = call.sync(wire::Op::cuMemUnmap, wire::AddressRange{ptr, size});
   if (result != CUDA_SUCCESS) return result;
   VirtualMemory& memory = VirtualMemory::get();

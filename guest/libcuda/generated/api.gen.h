@@ -373,6 +373,26 @@ CUresult mem_get_allocation_properties_from_handle(CUmemAllocationProp* prop,
                                                    CUmemGenericAllocationHandle handle);
 CUresult mem_get_allocation_granularity(size_t* granularity, const CUmemAllocationProp* prop,
                                         CUmemAllocationGranularity_flags option);
+CUresult mem_export_to_shareable_handle(void* shareableHandle, CUmemGenericAllocationHandle handle,
+                                        CUmemAllocationHandleType handleType,
+                                        unsigned long long flags);
+CUresult mem_import_from_shareable_handle(CUmemGenericAllocationHandle* handle, void* osHandle,
+                                          CUmemAllocationHandleType shHandleType);
+CUresult mem_pool_export_to_shareable_handle(void* handle_out, CUmemoryPool pool,
+                                             CUmemAllocationHandleType handleType,
+                                             unsigned long long flags);
+CUresult mem_pool_import_from_shareable_handle(CUmemoryPool* pool_out, void* handle,
+                                               CUmemAllocationHandleType handleType,
+                                               unsigned long long flags);
+CUresult mem_pool_export_pointer(CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr);
+CUresult mem_pool_import_pointer(CUdeviceptr* ptr_out, CUmemoryPool pool,
+                                 CUmemPoolPtrExportData* shareData);
+CUresult ipc_get_mem_handle(CUipcMemHandle* pHandle, CUdeviceptr dptr);
+CUresult ipc_open_mem_handle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags);
+CUresult ipc_open_mem_handle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags);
+CUresult ipc_close_mem_handle(CUdeviceptr dptr);
+CUresult ipc_get_event_handle(CUipcEventHandle* pHandle, CUevent event);
+CUresult ipc_open_event_handle(CUevent* phEvent, CUipcEventHandle handle);
 CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode);
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph);
 CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureStatus);

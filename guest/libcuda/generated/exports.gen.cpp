@@ -1673,12 +1673,28 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream 
                                                    pCopy, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_peer(pCopy, CU_STREAM_LEGACY);
+  static constinit guest::TracedEntry entry{"cuMemcpy3DPeer", "bulk", "pCopy"};
+  return guest::answered("cuMemcpy3DPeer", guest::traced(
+                                               entry,
+                                               [&] {
+                                                 if (!guest::Session::is_open())
+                                                   return CUDA_ERROR_NOT_INITIALIZED;
+                                                 return guest::memcpy_3d_peer(pCopy,
+                                                                              CU_STREAM_LEGACY);
+                                               },
+                                               pCopy));
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_peer_async(pCopy, hStream);
+  static constinit guest::TracedEntry entry{"cuMemcpy3DPeerAsync", "bulk", "pCopy hStream"};
+  return guest::answered("cuMemcpy3DPeerAsync", guest::traced(
+                                                    entry,
+                                                    [&] {
+                                                      if (!guest::Session::is_open())
+                                                        return CUDA_ERROR_NOT_INITIALIZED;
+                                                      return guest::memcpy_3d_peer_async(pCopy,
+                                                                                         hStream);
+                                                    },
+                                                    pCopy, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost,
                                         size_t ByteCount) {
@@ -3323,6 +3339,166 @@ EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
                                                                             option);
                              },
                              granularity, prop, option));
+}
+EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,
+                                                     CUmemGenericAllocationHandle handle,
+                                                     CUmemAllocationHandleType handleType,
+                                                     unsigned long long flags) {
+  static constinit guest::TracedEntry entry{"cuMemExportToShareableHandle", "sync",
+                                            "shareableHandle handle handleType flags"};
+  return guest::answered("cuMemExportToShareableHandle",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_export_to_shareable_handle(shareableHandle, handle,
+                                                                            handleType, flags);
+                             },
+                             shareableHandle, handle, handleType, flags));
+}
+EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                       void* osHandle,
+                                                       CUmemAllocationHandleType shHandleType) {
+  static constinit guest::TracedEntry entry{"cuMemImportFromShareableHandle", "sync",
+                                            "handle osHandle shHandleType"};
+  return guest::answered("cuMemImportFromShareableHandle",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_import_from_shareable_handle(handle, osHandle,
+                                                                              shHandleType);
+                             },
+                             handle, osHandle, shHandleType));
+}
+EXPORT CUresult CUDAAPI cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool,
+                                                         CUmemAllocationHandleType handleType,
+                                                         unsigned long long flags) {
+  static constinit guest::TracedEntry entry{"cuMemPoolExportToShareableHandle", "sync",
+                                            "handle_out pool handleType flags"};
+  return guest::answered("cuMemPoolExportToShareableHandle",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_pool_export_to_shareable_handle(handle_out, pool,
+                                                                                 handleType, flags);
+                             },
+                             handle_out, pool, handleType, flags));
+}
+EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle,
+                                                           CUmemAllocationHandleType handleType,
+                                                           unsigned long long flags) {
+  static constinit guest::TracedEntry entry{"cuMemPoolImportFromShareableHandle", "sync",
+                                            "pool_out handle handleType flags"};
+  return guest::answered("cuMemPoolImportFromShareableHandle",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_pool_import_from_shareable_handle(
+                                   pool_out, handle, handleType, flags);
+                             },
+                             pool_out, handle, handleType, flags));
+}
+EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out,
+                                               CUdeviceptr ptr) {
+  static constinit guest::TracedEntry entry{"cuMemPoolExportPointer", "sync", "shareData_out ptr"};
+  return guest::answered("cuMemPoolExportPointer", guest::traced(
+                                                       entry,
+                                                       [&] {
+                                                         if (!guest::Session::is_open())
+                                                           return CUDA_ERROR_NOT_INITIALIZED;
+                                                         return guest::mem_pool_export_pointer(
+                                                             shareData_out, ptr);
+                                                       },
+                                                       shareData_out, ptr));
+}
+EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool,
+                                               CUmemPoolPtrExportData* shareData) {
+  static constinit guest::TracedEntry entry{"cuMemPoolImportPointer", "sync",
+                                            "ptr_out pool shareData"};
+  return guest::answered("cuMemPoolImportPointer", guest::traced(
+                                                       entry,
+                                                       [&] {
+                                                         if (!guest::Session::is_open())
+                                                           return CUDA_ERROR_NOT_INITIALIZED;
+                                                         return guest::mem_pool_import_pointer(
+                                                             ptr_out, pool, shareData);
+                                                       },
+                                                       ptr_out, pool, shareData));
+}
+EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
+  static constinit guest::TracedEntry entry{"cuIpcGetMemHandle", "sync", "pHandle dptr"};
+  return guest::answered("cuIpcGetMemHandle", guest::traced(
+                                                  entry,
+                                                  [&] {
+                                                    if (!guest::Session::is_open())
+                                                      return CUDA_ERROR_NOT_INITIALIZED;
+                                                    return guest::ipc_get_mem_handle(pHandle, dptr);
+                                                  },
+                                                  pHandle, dptr));
+}
+EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle,
+                                           unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuIpcOpenMemHandle", "sync", "pdptr handle Flags"};
+  return guest::answered("cuIpcOpenMemHandle", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::ipc_open_mem_handle(
+                                                         pdptr, handle, Flags);
+                                                   },
+                                                   pdptr, handle, Flags));
+}
+EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle,
+                                              unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuIpcOpenMemHandle_v2", "sync", "pdptr handle Flags"};
+  return guest::answered("cuIpcOpenMemHandle_v2", guest::traced(
+                                                      entry,
+                                                      [&] {
+                                                        if (!guest::Session::is_open())
+                                                          return CUDA_ERROR_NOT_INITIALIZED;
+                                                        return guest::ipc_open_mem_handle_v2(
+                                                            pdptr, handle, Flags);
+                                                      },
+                                                      pdptr, handle, Flags));
+}
+EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
+  static constinit guest::TracedEntry entry{"cuIpcCloseMemHandle", "sync", "dptr"};
+  return guest::answered("cuIpcCloseMemHandle", guest::traced(
+                                                    entry,
+                                                    [&] {
+                                                      if (!guest::Session::is_open())
+                                                        return CUDA_ERROR_NOT_INITIALIZED;
+                                                      return guest::ipc_close_mem_handle(dptr);
+                                                    },
+                                                    dptr));
+}
+EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
+  static constinit guest::TracedEntry entry{"cuIpcGetEventHandle", "sync", "pHandle event"};
+  return guest::answered("cuIpcGetEventHandle", guest::traced(
+                                                    entry,
+                                                    [&] {
+                                                      if (!guest::Session::is_open())
+                                                        return CUDA_ERROR_NOT_INITIALIZED;
+                                                      return guest::ipc_get_event_handle(pHandle,
+                                                                                         event);
+                                                    },
+                                                    pHandle, event));
+}
+EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
+  static constinit guest::TracedEntry entry{"cuIpcOpenEventHandle", "sync", "phEvent handle"};
+  return guest::answered("cuIpcOpenEventHandle", guest::traced(
+                                                     entry,
+                                                     [&] {
+                                                       if (!guest::Session::is_open())
+                                                         return CUDA_ERROR_NOT_INITIALIZED;
+                                                       return guest::ipc_open_event_handle(phEvent,
+                                                                                           handle);
+                                                     },
+                                                     phEvent, handle));
 }
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   static constinit guest::TracedEntry entry{"cuStreamBeginCapture_v2", "sync", "hStream mode"};
@@ -5748,12 +5924,28 @@ EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy,
                                                  CUstream hStream) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_peer_async(pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy3DPeerAsync_ptsz", "bulk", "pCopy hStream"};
+  return guest::answered("cuMemcpy3DPeerAsync_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::memcpy_3d_peer_async(
+                                   pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
+                             },
+                             pCopy, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
-  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-  return guest::memcpy_3d_peer(pCopy, CU_STREAM_PER_THREAD);
+  static constinit guest::TracedEntry entry{"cuMemcpy3DPeer_ptds", "bulk", "pCopy"};
+  return guest::answered("cuMemcpy3DPeer_ptds", guest::traced(
+                                                    entry,
+                                                    [&] {
+                                                      if (!guest::Session::is_open())
+                                                        return CUDA_ERROR_NOT_INITIALIZED;
+                                                      return guest::memcpy_3d_peer(
+                                                          pCopy, CU_STREAM_PER_THREAD);
+                                                    },
+                                                    pCopy));
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3D_v2_ptds", "bulk", "pCopy"};

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[213] = {
+const RefusedName REFUSED_NAMES[156] = {
     {"cuArray3DCreate",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuArray3DGetDescriptor",
@@ -27,30 +27,18 @@ const RefusedName REFUSED_NAMES[213] = {
     {"cuCoredumpSetAttributeGlobal", "core dumps of the GPU would be written on the host"},
     {"cuCtxDisablePeerAccess", "access between GPUs is not served yet"},
     {"cuCtxEnablePeerAccess", "access between GPUs is not served yet"},
-    {"cuCtxFromGreenCtx", "green contexts and device resources are not served yet"},
-    {"cuCtxGetDevResource", "green contexts and device resources are not served yet"},
-    {"cuCtxGetExecAffinity", "green contexts and device resources are not served yet"},
-    {"cuCtxRecordEvent", "green contexts and device resources are not served yet"},
-    {"cuCtxWaitEvent", "green contexts and device resources are not served yet"},
     {"cuDestroyExternalMemory",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDestroyExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuDevResourceGenerateDesc", "green contexts and device resources are not served yet"},
-    {"cuDevSmResourceSplitByCount", "green contexts and device resources are not served yet"},
     {"cuDeviceCanAccessPeer", "access between GPUs is not served yet"},
-    {"cuDeviceGetDevResource", "green contexts and device resources are not served yet"},
-    {"cuDeviceGetExecAffinitySupport", "green contexts and device resources are not served yet"},
-    {"cuDeviceGetHostAtomicCapabilities", "this query of a device is not served yet"},
     {"cuDeviceGetLuid",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDeviceGetNvSciSyncAttributes",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDeviceGetP2PAtomicCapabilities", "access between GPUs is not served yet"},
     {"cuDeviceGetP2PAttribute", "access between GPUs is not served yet"},
-    {"cuDeviceGetProperties", "this query of a device is not served yet"},
     {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
-    {"cuDeviceTotalMem", "variant of an older CUDA release, not served yet"},
     {"cuDeviceUnregisterAsyncNotification",
      "notifications of the device are not passed on to a VM"},
     {"cuEGLApiInit", "graphics interop: a VM has no display of the GPU's"},
@@ -64,7 +52,6 @@ const RefusedName REFUSED_NAMES[213] = {
     {"cuEGLStreamProducerPresentFrame", "graphics interop: a VM has no display of the GPU's"},
     {"cuEGLStreamProducerReturnFrame", "graphics interop: a VM has no display of the GPU's"},
     {"cuEventCreateFromEGLSync", "graphics interop: a VM has no display of the GPU's"},
-    {"cuEventDestroy", "variant of an older CUDA release, not served yet"},
     {"cuExternalMemoryGetMappedBuffer",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuExternalMemoryGetMappedMipmappedArray",
@@ -90,7 +77,6 @@ const RefusedName REFUSED_NAMES[213] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphAddExternalSemaphoresWaitNode",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuGraphConditionalHandleCreate", "this part of graphs (conditional nodes) is not served yet"},
     {"cuGraphExecExternalSemaphoresSignalNodeSetParams",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuGraphExecExternalSemaphoresWaitNodeSetParams",
@@ -121,33 +107,11 @@ const RefusedName REFUSED_NAMES[213] = {
     {"cuGraphicsUnregisterResource", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsVDPAURegisterOutputSurface", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsVDPAURegisterVideoSurface", "graphics interop: a VM has no display of the GPU's"},
-    {"cuGreenCtxCreate", "green contexts and device resources are not served yet"},
-    {"cuGreenCtxDestroy", "green contexts and device resources are not served yet"},
-    {"cuGreenCtxGetDevResource", "green contexts and device resources are not served yet"},
-    {"cuGreenCtxGetId", "green contexts and device resources are not served yet"},
-    {"cuGreenCtxRecordEvent", "green contexts and device resources are not served yet"},
-    {"cuGreenCtxStreamCreate", "green contexts and device resources are not served yet"},
-    {"cuGreenCtxWaitEvent", "green contexts and device resources are not served yet"},
     {"cuImportExternalMemory",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuImportExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuIpcCloseMemHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcGetEventHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcGetMemHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcOpenEventHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcOpenMemHandle", "sharing memory or events between processes is not served yet"},
-    {"cuIpcOpenMemHandle_v2", "sharing memory or events between processes is not served yet"},
-    {"cuLaunchCooperativeKernelMultiDevice", "this form of launch is not served yet"},
     {"cuLibraryGetManaged", "managed memory is not served yet"},
-    {"cuLibraryGetUnifiedFunction", "this way to load or inspect an image is not served yet"},
-    {"cuLogsCurrent", "the driver's log is the host's"},
-    {"cuLogsDumpToFile", "the driver's log is the host's"},
-    {"cuLogsDumpToMemory", "the driver's log is the host's"},
-    {"cuLogsRegisterCallback", "the driver's log is the host's"},
-    {"cuLogsUnregisterCallback", "the driver's log is the host's"},
-    {"cuMemAddressFree", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemAddressReserve", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemAdvise", "managed memory is not served yet"},
     {"cuMemAdvise_v2", "managed memory is not served yet"},
     {"cuMemAlloc",
@@ -155,41 +119,24 @@ const RefusedName REFUSED_NAMES[213] = {
     {"cuMemAllocManaged", "managed memory is not served yet"},
     {"cuMemAllocPitch",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemBatchDecompressAsync", "this form of copy or memset is not served yet"},
-    {"cuMemBatchDecompressAsync_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemCreate", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
+    {"cuMemBatchDecompressAsync", "engines that decompress are not served yet"},
+    {"cuMemBatchDecompressAsync_ptsz", "engines that decompress are not served yet"},
     {"cuMemDiscardAndPrefetchBatchAsync", "managed memory is not served yet"},
     {"cuMemDiscardAndPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemDiscardBatchAsync", "managed memory is not served yet"},
     {"cuMemDiscardBatchAsync_ptsz", "managed memory is not served yet"},
-    {"cuMemExportToShareableHandle",
-     "sharing memory or events between processes is not served yet"},
     {"cuMemFree",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAddressRange",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAllocationGranularity",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemGetAllocationPropertiesFromHandle",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
     {"cuMemGetInfo",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemHostGetDevicePointer",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemImportFromShareableHandle",
-     "sharing memory or events between processes is not served yet"},
-    {"cuMemMap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemMapArrayAsync", "arrays whose memory is mapped later are not served"},
     {"cuMemMapArrayAsync_ptsz", "arrays whose memory is mapped later are not served"},
-    {"cuMemPoolExportPointer", "sharing memory or events between processes is not served yet"},
-    {"cuMemPoolExportToShareableHandle",
-     "sharing memory or events between processes is not served yet"},
-    {"cuMemPoolImportFromShareableHandle",
-     "sharing memory or events between processes is not served yet"},
-    {"cuMemPoolImportPointer", "sharing memory or events between processes is not served yet"},
     {"cuMemPrefetchAsync", "managed memory is not served yet"},
     {"cuMemPrefetchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemPrefetchAsync_v2", "managed memory is not served yet"},
@@ -198,11 +145,6 @@ const RefusedName REFUSED_NAMES[213] = {
     {"cuMemPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemRangeGetAttribute", "managed memory is not served yet"},
     {"cuMemRangeGetAttributes", "managed memory is not served yet"},
-    {"cuMemRelease", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemRetainAllocationHandle",
-     "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemSetAccess", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
-    {"cuMemUnmap", "virtual memory management (cuMemCreate, cuMemMap) is not served yet"},
     {"cuMemcpy2D",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpy2DAsync",
@@ -213,10 +155,6 @@ const RefusedName REFUSED_NAMES[213] = {
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpy3DAsync",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpy3DBatchAsync", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DBatchAsync_ptsz", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DBatchAsync_v2", "this form of copy or memset is not served yet"},
-    {"cuMemcpy3DBatchAsync_v2_ptsz", "this form of copy or memset is not served yet"},
     {"cuMemcpyAtoA",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpyAtoD",
@@ -255,7 +193,6 @@ const RefusedName REFUSED_NAMES[213] = {
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemsetD8",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuModuleGetGlobal", "variant of an older CUDA release, not served yet"},
     {"cuMulticastAddDevice", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastBindAddr", "multicast objects (NVLink) are not served yet"},
     {"cuMulticastBindMem", "multicast objects (NVLink) are not served yet"},
@@ -271,7 +208,6 @@ const RefusedName REFUSED_NAMES[213] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuStreamAttachMemAsync", "managed memory is not served yet"},
     {"cuStreamAttachMemAsync_ptsz", "managed memory is not served yet"},
-    {"cuStreamGetGreenCtx", "green contexts and device resources are not served yet"},
     {"cuTexRefGetAddress",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuTexRefSetAddress",
@@ -287,8 +223,8 @@ const RefusedName REFUSED_NAMES[213] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 213;
-std::atomic<uint64_t> refused_calls[213];
+const int N_REFUSED_NAMES = 156;
+std::atomic<uint64_t> refused_calls[156];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -307,200 +243,143 @@ EXPORT int cuCoredumpSetAttribute() { return kvgpu::guest::refuse(12); }
 EXPORT int cuCoredumpSetAttributeGlobal() { return kvgpu::guest::refuse(13); }
 EXPORT int cuCtxDisablePeerAccess() { return kvgpu::guest::refuse(14); }
 EXPORT int cuCtxEnablePeerAccess() { return kvgpu::guest::refuse(15); }
-EXPORT int cuCtxFromGreenCtx() { return kvgpu::guest::refuse(16); }
-EXPORT int cuCtxGetDevResource() { return kvgpu::guest::refuse(17); }
-EXPORT int cuCtxGetExecAffinity() { return kvgpu::guest::refuse(18); }
-EXPORT int cuCtxRecordEvent() { return kvgpu::guest::refuse(19); }
-EXPORT int cuCtxWaitEvent() { return kvgpu::guest::refuse(20); }
-EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(21); }
-EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(22); }
-EXPORT int cuDevResourceGenerateDesc() { return kvgpu::guest::refuse(23); }
-EXPORT int cuDevSmResourceSplitByCount() { return kvgpu::guest::refuse(24); }
-EXPORT int cuDeviceCanAccessPeer() { return kvgpu::guest::refuse(25); }
-EXPORT int cuDeviceGetDevResource() { return kvgpu::guest::refuse(26); }
-EXPORT int cuDeviceGetExecAffinitySupport() { return kvgpu::guest::refuse(27); }
-EXPORT int cuDeviceGetHostAtomicCapabilities() { return kvgpu::guest::refuse(28); }
-EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(29); }
-EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(30); }
-EXPORT int cuDeviceGetP2PAtomicCapabilities() { return kvgpu::guest::refuse(31); }
-EXPORT int cuDeviceGetP2PAttribute() { return kvgpu::guest::refuse(32); }
-EXPORT int cuDeviceGetProperties() { return kvgpu::guest::refuse(33); }
-EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(34); }
-EXPORT int cuDeviceTotalMem() { return kvgpu::guest::refuse(35); }
-EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(36); }
-EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(37); }
-EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(38); }
-EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(39); }
-EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(40); }
-EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(41); }
-EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(42); }
-EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(43); }
-EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(44); }
-EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(45); }
-EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(46); }
-EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(47); }
-EXPORT int cuEventDestroy() { return kvgpu::guest::refuse(48); }
-EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(49); }
-EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(50); }
-EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(51); }
-EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(52); }
-EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(53); }
-EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(54); }
-EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(55); }
-EXPORT int cuGLInit() { return kvgpu::guest::refuse(56); }
-EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(57); }
-EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(58); }
-EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(59); }
-EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(60); }
-EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(61); }
-EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(62); }
-EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(63); }
-EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(64); }
-EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(65); }
-EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(66); }
-EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(67); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(68); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(69); }
-EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(70); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(71); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(72); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(73); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(74); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(75); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(76); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(77); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(78); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(79); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(80); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(81); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(82); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(83); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(84); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(85); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(86); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(87); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(88); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(89); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(90); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(91); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(92); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(93); }
-EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(94); }
-EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(95); }
-EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(96); }
-EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(97); }
-EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(98); }
-EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(99); }
-EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(100); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(101); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(102); }
-EXPORT int cuIpcCloseMemHandle() { return kvgpu::guest::refuse(103); }
-EXPORT int cuIpcGetEventHandle() { return kvgpu::guest::refuse(104); }
-EXPORT int cuIpcGetMemHandle() { return kvgpu::guest::refuse(105); }
-EXPORT int cuIpcOpenEventHandle() { return kvgpu::guest::refuse(106); }
-EXPORT int cuIpcOpenMemHandle() { return kvgpu::guest::refuse(107); }
-EXPORT int cuIpcOpenMemHandle_v2() { return kvgpu::guest::refuse(108); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(109); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(110); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(111); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(112); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(113); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(114); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(115); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(116); }
-EXPORT int cuMemAddressFree() { return kvgpu::guest::refuse(117); }
-EXPORT int cuMemAddressReserve() { return kvgpu::guest::refuse(118); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(119); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(120); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(121); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(122); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(123); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(124); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemCreate() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMemExportToShareableHandle() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMemGetAccess() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(134); }
-EXPORT int cuMemGetAllocationGranularity() { return kvgpu::guest::refuse(135); }
-EXPORT int cuMemGetAllocationPropertiesFromHandle() { return kvgpu::guest::refuse(136); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(137); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(138); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(139); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(140); }
-EXPORT int cuMemImportFromShareableHandle() { return kvgpu::guest::refuse(141); }
-EXPORT int cuMemMap() { return kvgpu::guest::refuse(142); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(143); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(144); }
-EXPORT int cuMemPoolExportPointer() { return kvgpu::guest::refuse(145); }
-EXPORT int cuMemPoolExportToShareableHandle() { return kvgpu::guest::refuse(146); }
-EXPORT int cuMemPoolImportFromShareableHandle() { return kvgpu::guest::refuse(147); }
-EXPORT int cuMemPoolImportPointer() { return kvgpu::guest::refuse(148); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(149); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(150); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(151); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(152); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(153); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(154); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(155); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(156); }
-EXPORT int cuMemRelease() { return kvgpu::guest::refuse(157); }
-EXPORT int cuMemRetainAllocationHandle() { return kvgpu::guest::refuse(158); }
-EXPORT int cuMemSetAccess() { return kvgpu::guest::refuse(159); }
-EXPORT int cuMemUnmap() { return kvgpu::guest::refuse(160); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(161); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(162); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(163); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(164); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(165); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(166); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(167); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(168); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(188); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(192); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(195); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(196); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(197); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(198); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(199); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(200); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(201); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(202); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(203); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(204); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(205); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(206); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(207); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(208); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(209); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(210); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(211); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(212); }
+EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(16); }
+EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(17); }
+EXPORT int cuDeviceCanAccessPeer() { return kvgpu::guest::refuse(18); }
+EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(19); }
+EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(20); }
+EXPORT int cuDeviceGetP2PAtomicCapabilities() { return kvgpu::guest::refuse(21); }
+EXPORT int cuDeviceGetP2PAttribute() { return kvgpu::guest::refuse(22); }
+EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(23); }
+EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(24); }
+EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(25); }
+EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(26); }
+EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(27); }
+EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(28); }
+EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(29); }
+EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(30); }
+EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(31); }
+EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(32); }
+EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(33); }
+EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(34); }
+EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(35); }
+EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(36); }
+EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(37); }
+EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(38); }
+EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(39); }
+EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(40); }
+EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(41); }
+EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(42); }
+EXPORT int cuGLInit() { return kvgpu::guest::refuse(43); }
+EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(44); }
+EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(45); }
+EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(46); }
+EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(47); }
+EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(48); }
+EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(49); }
+EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(50); }
+EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(51); }
+EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(52); }
+EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(53); }
+EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(54); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(55); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(56); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(57); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(58); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(59); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(60); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(61); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(62); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(63); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(64); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(65); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(66); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(67); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(68); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(69); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(70); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(71); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(72); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(73); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(74); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(75); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(76); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(77); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(78); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(79); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(80); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(81); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(82); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(83); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(84); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(85); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(86); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(87); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(88); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(89); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(90); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(91); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(92); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(93); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(94); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(95); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(96); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(97); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(98); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(99); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(100); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(101); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(102); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(103); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(104); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(105); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(106); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(107); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(108); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(109); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(110); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(111); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(112); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(113); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(114); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(115); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(116); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(117); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(118); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(119); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(120); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(121); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(122); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(123); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(124); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(125); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(126); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(127); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(128); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(129); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(130); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(131); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(132); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(133); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(134); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(135); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(136); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(137); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(138); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(139); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(140); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(141); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(142); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(143); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(144); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(145); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(146); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(147); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(148); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(149); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(150); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(151); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(152); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(153); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(154); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(155); }

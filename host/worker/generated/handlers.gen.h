@@ -22,6 +22,7 @@ CUresult graph_list(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_functions(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_node_params(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_query(Session& session, const Task& task, ReplyWriter& reply);
+CUresult revoke(Session& session, const Task& task, ReplyWriter& reply);
 CUresult link_read(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_get_exec_affinity_support(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_get_host_atomic_capabilities(Session& session, const Task& task,
@@ -140,6 +141,19 @@ CUresult mem_set_access(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_get_access(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_retain_allocation_handle(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_get_allocation_granularity(Session& session, const Task& task, ReplyWriter& reply);
+CUresult mem_export_to_shareable_handle(Session& session, const Task& task, ReplyWriter& reply);
+CUresult mem_import_from_shareable_handle(Session& session, const Task& task, ReplyWriter& reply);
+CUresult mem_pool_export_to_shareable_handle(Session& session, const Task& task,
+                                             ReplyWriter& reply);
+CUresult mem_pool_import_from_shareable_handle(Session& session, const Task& task,
+                                               ReplyWriter& reply);
+CUresult mem_pool_export_pointer(Session& session, const Task& task, ReplyWriter& reply);
+CUresult mem_pool_import_pointer(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ipc_get_mem_handle(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ipc_open_mem_handle_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ipc_close_mem_handle(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ipc_get_event_handle(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ipc_open_event_handle(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_get_capture_info_v3(Session& session, const Task& task, ReplyWriter& reply);

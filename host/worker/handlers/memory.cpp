@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device memory, copies and sets. A device address that the guest has not reserved never leaves
 // here.
+#include "control.h"
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 #include "log.h"
@@ -85,6 +86,9 @@ CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   // Forgotten first: once it is free another thread may be given the same address.
   const auto range = session.remove_device_range(body.dptr);
+  for (const ShareKind kind : {ShareKind::MEMORY, ShareKind::POINTER}) {
+    session.control->shares.remove(kind, body.dptr);
+  }
   const CUresult result = session.driver->cuMemFree_v2(body.dptr);
   if (result != CUDA_SUCCESS && range.bytes != 0) session.add_device_range(body.dptr, range);
   return result;
@@ -195,6 +199,7 @@ CUresult pointer_info(Session& session, const Task& task, ReplyWriter& reply) {
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       break;
     default:
       return CUDA_ERROR_NOT_SUPPORTED;

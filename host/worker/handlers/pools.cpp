@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory pools and what is allocated from them in stream order.
+#include "control.h"
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/graph_calls.h"
@@ -62,6 +63,7 @@ CUresult mem_free_async(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body)) session.violation(task);
   const auto range = session.remove_device_range(body.dptr);
   if (range.bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  session.control->shares.remove(ShareKind::POINTER, body.dptr);
   const CUresult result = session.driver->cuMemFreeAsync(body.dptr, task.stream->raw);
   if (result != CUDA_SUCCESS) session.add_device_range(body.dptr, range);
   return result;
@@ -97,7 +99,8 @@ CUresult mem_pool_create(Session& session, const Task& task, ReplyWriter&) {
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = location_of(body.device);
   properties.maxSize = body.max_bytes;
-  properties.usage = static_cast<unsigned short>(body.usage);
+  properties.usage = body.usage;
+  properties.handleTypes = static_cast<CUmemAllocationHandleType>(body.handle_types);
   CUmemoryPool pool;
   if (const CUresult bad = session.driver->cuMemPoolCreate(&pool, &properties)) return bad;
   if (!session.handles.add(body.pool, pool, 0)) session.violation(task);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams, events, host functions and capture.
+#include "control.h"
 #include "generated/handlers.gen.h"
 #include "graph_nodes.h"
 #include "kvgpu/calls.h"
@@ -66,6 +67,7 @@ CUresult event_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   // The guest looks handles up: this one's creation has failed late.
   if (!session.handles.get(body.event, &event)) return CUDA_SUCCESS;
   session.handles.remove(body.event);
+  session.control->shares.remove(ShareKind::EVENT, body.event);
   if (const CUresult bad = session.enter(body.context)) return bad;
   return session.driver->cuEventDestroy_v2(event);
 }

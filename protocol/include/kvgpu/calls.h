@@ -88,7 +88,8 @@ struct PoolCreate {
   Handle pool;
   uint64_t max_bytes;
   uint32_t device;
-  uint32_t usage;
+  uint16_t usage;
+  uint16_t handle_types;
 };
 struct PoolAttribute {  // the reply to a get: Value64
   Handle pool;

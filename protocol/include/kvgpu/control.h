@@ -61,6 +61,8 @@ enum class Type : uint16_t {
   ASSIGN = 25,
   USAGE_QUERY = 26,
   USAGE = 27,
+  RESOLVE = 28,
+  RESOLVED = 29,
   SHARE = 32,  // from here to 47: a session of the byte-stream form (stream_form.h)
   DATA = 33,
   RECORDS = 34,
@@ -174,6 +176,20 @@ struct Assign {
   uint64_t block_offset;
 };
 static_assert(sizeof(Assign) == 24);
+
+// What has a session shared by this token? Of a worker to kvgpud, and of kvgpud to the worker that
+// has made the token.
+struct Resolve {
+  uint8_t token[16];
+};
+static_assert(sizeof(Resolve) == 16);
+
+struct Resolved {  // with a descriptor where one belongs to it
+  uint32_t kind;   // the workers'; 0: there is no such thing
+  uint32_t reserved;
+  uint8_t content[64];
+};
+static_assert(sizeof(Resolved) == 72);
 
 // SESSIONS: u32 session numbers up to the end of the payload.
 inline constexpr uint32_t MAX_NAMED_SESSIONS = MAX_PAYLOAD_BYTES / sizeof(uint32_t);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies of records about virtual memory management. Append-only within a major version; every
-// struct is free of padding. Physical memory is named by a number of the guest's choice, which is
-// no handle. None of these calls needs a context.
+// Bodies of records about virtual memory management and about what processes share. Append-only
+// within a major version; every struct is free of padding. Physical memory is named by a number of
+// the guest's choice, which is no handle. Virtual memory needs no context.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +69,67 @@ struct GetAccess {  // the reply: Value64
 struct Granularity {  // the reply: Value64
   PhysicalProperties properties;
   uint64_t option;
+};
+
+// ---- sharing (PROTOCOL.md §4.1)
+// Stands for what a session has shared. Who knows it, and is of the same VM, gets it.
+struct Token {
+  uint32_t session;
+  uint8_t random[12];
+};
+static_assert(sizeof(Token) == 16);
+
+struct PhysicalExport {  // the reply, as of all that follows and gives something away: Token
+  uint64_t memory;
+  uint64_t flags;
+};
+struct PhysicalImport {  // the reply: PhysicalProperties
+  uint64_t memory;
+  Token token;
+};
+struct PoolExport {
+  Handle pool;
+  uint64_t flags;
+  int32_t device;  // the pool's
+  uint32_t reserved;
+};
+struct PoolImport {
+  Handle pool;
+  Token token;
+  uint64_t flags;
+};
+struct PoolImported {
+  int32_t device;
+  uint32_t reserved;
+};
+struct PointerExport {  // cuMemPoolExportPointer, cuIpcGetMemHandle
+  Handle context;
+  uint64_t address;
+};
+struct PointerImport {  // cuMemPoolImportPointer
+  Handle pool;
+  Token token;
+};
+struct OpenMemory {  // cuIpcOpenMemHandle_v2
+  Handle context;
+  Token token;
+  uint64_t flags;
+};
+struct OpenedMemory {  // and of cuMemPoolImportPointer
+  uint64_t address;
+  uint64_t bytes;
+};
+struct CloseMemory {
+  Handle context;
+  uint64_t address;
+};
+struct OpenEvent {
+  Handle context;
+  Handle event;
+  Token token;
+};
+struct Revoke {  // nobody has the token any more
+  Token token;
 };
 
 }  // namespace kvgpu::wire

@@ -217,6 +217,18 @@ enum class Op : uint16_t {
   cuMemGetAccess = 467,
   cuMemRetainAllocationHandle = 468,
   cuMemGetAllocationGranularity = 469,
+  cuMemExportToShareableHandle = 470,
+  cuMemImportFromShareableHandle = 471,
+  cuMemPoolExportToShareableHandle = 472,
+  cuMemPoolImportFromShareableHandle = 473,
+  cuMemPoolExportPointer = 474,
+  cuMemPoolImportPointer = 475,
+  cuIpcGetMemHandle = 476,
+  cuIpcOpenMemHandle_v2 = 477,
+  cuIpcCloseMemHandle = 478,
+  cuIpcGetEventHandle = 479,
+  cuIpcOpenEventHandle = 480,
+  REVOKE = 481,
   cuGraphConditionalHandleCreate = 540,
   cuDeviceGetDevResource = 541,
   cuDevSmResourceSplitByCount = 542,
@@ -385,6 +397,18 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuMemGetAccess:
     case Op::cuMemRetainAllocationHandle:
     case Op::cuMemGetAllocationGranularity:
+    case Op::cuMemExportToShareableHandle:
+    case Op::cuMemImportFromShareableHandle:
+    case Op::cuMemPoolExportToShareableHandle:
+    case Op::cuMemPoolImportFromShareableHandle:
+    case Op::cuMemPoolExportPointer:
+    case Op::cuMemPoolImportPointer:
+    case Op::cuIpcGetMemHandle:
+    case Op::cuIpcOpenMemHandle_v2:
+    case Op::cuIpcCloseMemHandle:
+    case Op::cuIpcGetEventHandle:
+    case Op::cuIpcOpenEventHandle:
+    case Op::REVOKE:
     case Op::cuGraphConditionalHandleCreate:
     case Op::cuDeviceGetDevResource:
     case Op::cuDevSmResourceSplitByCount:

@@ -2,6 +2,8 @@
 // Memory and events that two processes share.
 #include <unistd.h>
 
+#include <cstring>
+
 #include "other_process.h"
 #include "virtual_memory.h"
 
@@ -30,7 +32,7 @@ CUmemoryPool exportable_pool(CUdevice device) {
 
 }  // namespace
 
-TEST_CASE("processes, beyond kvgpu: physical memory by descriptor") {
+TEST_CASE("processes: physical memory by descriptor") {
   OtherProcess other("other process: physical memory");
   const Gpu gpu;
   const size_t bytes = granularity(gpu.device);
@@ -74,7 +76,70 @@ TEST_CASE("other process: physical memory" * doctest::skip()) {
   CU(cuCtxSynchronize());
 }
 
-TEST_CASE("processes, beyond kvgpu: memory of cuMemAlloc and an event") {
+TEST_CASE("sharing: a descriptor keeps memory, its own process may import it, too") {
+  const Gpu gpu;
+  const size_t bytes = 64 * granularity(gpu.device);
+  size_t before = 0, after = 0, total = 0;
+  CU(cuMemGetInfo(&before, &total));
+  int descriptor = -1;
+  {
+    Physical physical(gpu.device, bytes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CU(cuMemExportToShareableHandle(&descriptor, physical.handle,
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    const Addresses addresses(bytes);
+    const Mapped mapped(addresses.base, bytes, physical);
+    set_access(gpu.device, mapped.at, bytes);
+    CU(cuMemsetD32(mapped.at, 12, N));
+    CU(cuCtxSynchronize());
+  }
+  {
+    const int copy = dup(descriptor);
+    close(descriptor);
+    Physical again(gpu.device, bytes);
+    again.release();
+    CU(cuMemImportFromShareableHandle(&again.handle, as_handle(copy),
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(copy);
+    const Addresses addresses(bytes);
+    const Mapped mapped(addresses.base, bytes, again);
+    set_access(gpu.device, mapped.at, bytes);
+    CHECK(read_ints(mapped.at, N) == std::vector<int>(N, 12));
+  }
+  CU(cuMemGetInfo(&after, &total));
+  CHECK(after + bytes > before);  // nobody has it any more
+}
+
+TEST_CASE("sharing: what is no handle") {
+  const Gpu gpu;
+  CUmemGenericAllocationHandle memory = 0;
+  CUmemoryPool pool = nullptr;
+  CUipcMemHandle handle{};
+  CUipcEventHandle event_handle{};
+  CUdeviceptr at = 0;
+  CUevent event = nullptr;
+  CU_IS(cuMemImportFromShareableHandle(&memory, as_handle(-1),
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        CUDA_ERROR_UNKNOWN);
+  CU_IS(cuMemPoolImportFromShareableHandle(&pool, as_handle(-1),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_UNKNOWN);
+  CU_IS(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+        CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuIpcOpenEventHandle(&event, event_handle), CUDA_ERROR_MAP_FAILED);
+  const Ints data(N, 1);
+  CU(cuIpcGetMemHandle(&handle, data.dptr));
+  CUipcMemHandle inside{};
+  CU(cuIpcGetMemHandle(&inside, data.dptr + 64));
+  CHECK(memcmp(&inside, &handle, sizeof handle) == 0);
+  CU_IS(cuIpcOpenMemHandle(&at, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+        CUDA_ERROR_INVALID_CONTEXT);  // it is this process's own
+  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CU_IS(cuIpcGetEventHandle(&event_handle, event), CUDA_ERROR_INVALID_HANDLE);
+  CU(cuEventDestroy(event));
+}
+
+TEST_CASE("processes: memory of cuMemAlloc and an event") {
   OtherProcess other("other process: memory and an event");
   const Gpu gpu;
   const Ints data(N, 20);
@@ -138,7 +203,7 @@ TEST_CASE("other process: memory and an event" * doctest::skip()) {
   CU(cuStreamDestroy(stream));
 }
 
-TEST_CASE("processes, beyond kvgpu: a memory pool") {
+TEST_CASE("processes: a memory pool") {
   OtherProcess other("other process: a memory pool");
   const Gpu gpu;
   const CUmemoryPool pool = exportable_pool(gpu.device);
