@@ -214,7 +214,7 @@ def test_doorbell_rings_while_kvgpud_is_away(folder: Path) -> None:
     run(body, 120)
 
 
-def test_doorbell_vm_serves_an_older_guest_by_its_port(folder: Path) -> None:
+def test_doorbell_vm_serves_an_older_guest(folder: Path) -> None:
     async def body() -> None:
         async with kvgpud(folder) as daemon:
             api = await daemon.api()
@@ -222,8 +222,7 @@ def test_doorbell_vm_serves_an_older_guest_by_its_port(folder: Path) -> None:
                 older = environment | {"LD_LIBRARY_PATH": str(BUILD / "guest/libcuda/older")}
                 with wakeup(folder, older) as program:
                     await first_line(program)
-                    assert registers.n_rings == 0
-                    assert (await vm_info(api))["n_kicks"] >= N_CALLS // 2
+                    assert registers.n_rings >= N_CALLS // 2
                 await gone(api, 10)
                 await api.ask(qemu.hook("release"))
 

@@ -125,7 +125,7 @@ TEST_CASE("surfaces: outside of them; what an object says; textures of the same"
   CU_IS(cuSurfObjectCreate(&handle, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("surfaces: an access that traps is an error of the context") {
+TEST_CASE("error: surfaces: an access that traps is an error of the context") {
   const Gpu gpu;
   const Images images;
   const ArrayOf array(INT, 1, 4, 4, 0, CUDA_ARRAY3D_SURFACE_LDST);
