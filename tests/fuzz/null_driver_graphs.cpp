@@ -11,22 +11,33 @@ namespace {
 void check_side(const char* what, const CUDA_MEMCPY3D& p, uint64_t base, uint64_t x, uint64_t y,
                 uint64_t z, uint64_t pitch, uint64_t height) {
   if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return;
+  // What these stand for is the driver's to decide.
+  if (pitch == 0 || height == 0) breach("a pitch or height of 0", pitch, height);
   const uint64_t first = (z * height + y) * pitch + x;
   const uint64_t last = ((z + p.Depth - 1) * height + y + p.Height - 1) * pitch + x;
   null_driver().check_memory(what, base + first, last - first + p.WidthInBytes);
 }
 
 void check(const CUDA_MEMCPY3D* p) {
-  const auto address = [](CUmemorytype type, const void* host, CUdeviceptr device) {
-    return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : uint64_t{device};
+  const auto check_either = [&](const char* what, CUmemorytype type, const void* host,
+                                CUdeviceptr device, CUarray array, size_t x_bytes, size_t y,
+                                size_t z, size_t pitch_bytes, size_t height) {
+    if (type == CU_MEMORYTYPE_ARRAY) return accept(array);
+    const bool is_host = type == CU_MEMORYTYPE_HOST;
+    const uint64_t address = is_host ? reinterpret_cast<uint64_t>(host) : uint64_t{device};
+    check_side(what, *p, address, x_bytes, y, z, pitch_bytes, height);
   };
-  if (p->srcMemoryType == CU_MEMORYTYPE_ARRAY || p->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
-    breach("an array in a memcpy node", p->srcMemoryType, p->dstMemoryType);
-  }
-  check_side("read by a node", *p, address(p->srcMemoryType, p->srcHost, p->srcDevice),
-             p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight);
-  check_side("written by a node", *p, address(p->dstMemoryType, p->dstHost, p->dstDevice),
-             p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight);
+  check_either("read by a copy", p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
+               p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight);
+  check_either("written by a copy", p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
+               p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight);
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* p, CUstream stream) {
+  if (const CUresult bad = null_driver().begin("cuMemcpy3DAsync_v2")) return bad;
+  accept(stream);
+  check(p);
+  return CUDA_SUCCESS;
 }
 
 void check(const CUDA_MEMSET_NODE_PARAMS* p) {
@@ -116,6 +127,7 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t
 }  // namespace
 
 void fill_graphs(worker::DriverTable* t) {
+  t->cuMemcpy3DAsync_v2 = copy_3d;
   t->cuStreamGetCaptureInfo_v3 = capture_info;
   t->cuStreamIsCapturing = is_capturing;
   t->cuGraphAddMemAllocNode = add_alloc;

@@ -9,6 +9,7 @@
 #include "guest.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/graph_calls.h"
+#include "kvgpu/image_calls.h"
 #include "kvgpu/layout.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/plain_calls.gen.h"
@@ -206,6 +207,37 @@ Session graphs() {
   return s;
 }
 
+Session images() {
+  const wire::Handle array = handle(Kind::ARRAY), mipmap = handle(Kind::ARRAY, 2),
+                     level = handle(Kind::ARRAY, 3), reference = handle(Kind::REFERENCE);
+  const wire::ArrayCreate shape{CONTEXT, array, 16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0, 1};
+  wire::ArrayCreate mipmapped = shape;
+  mipmapped.array = mipmap;
+  const wire::MemcpySide there{array, 0, 0, 0, 0, 0, CU_MEMORYTYPE_ARRAY, 0};
+  const wire::MemcpySide here{MEMORY, 0, 0, 0, 64, 16, CU_MEMORYTYPE_DEVICE, 0};
+  const wire::ImageResource resource{CU_RESOURCE_TYPE_ARRAY, 0, array, 0, 0, 0, 0, 0};
+  wire::TensorMapEncode map{};
+  map.context = CONTEXT;
+  map.rank = 2;
+  Session s;
+  s.begin().say(Op::cuMemAlloc_v2, wire::MemAlloc{CONTEXT, 1 << 20});
+  s.say(Op::cuArray3DCreate_v2, shape);
+  s.say(Op::cuMipmappedArrayCreate, mipmapped);
+  s.say(Op::cuMipmappedArrayGetLevel, wire::ArrayPart{CONTEXT, mipmap, level, 0, 0});
+  s.say(Op::cuMemcpy3DAsync_v2, wire::CopyBox{STREAM, 0, {there, here, 64, 16, 1}});
+  s.say(Op::cuTexObjectCreate, wire::TexObjectCreate{CONTEXT, resource, {}, 0, 0, {}});
+  s.say(Op::cuSurfObjectCreate, wire::SurfObjectCreate{CONTEXT, resource});
+  s.say(Op::cuTexObjectGetResourceDesc, wire::ImageObject{CONTEXT, 1});
+  s.say(Op::cuTexObjectDestroy, wire::ImageObject{CONTEXT, 1});
+  s.say(Op::cuTexRefCreate, wire::ReferenceRef{CONTEXT, reference});
+  s.say(Op::cuTexRefSetArray, wire::cuTexRefSetArray_in{CONTEXT, reference, array, 1});
+  s.say(Op::cuTexRefSetAddress_v2, wire::ReferenceAddress{CONTEXT, reference, MEMORY, 4096, 1, 0});
+  s.say(Op::cuTensorMapEncodeTiled, map);
+  s.say(Op::cuArrayDestroy, wire::cuArrayDestroy_in{CONTEXT, array});
+  s.say(Op::cuMipmappedArrayDestroy, wire::cuMipmappedArrayDestroy_in{CONTEXT, mipmap});
+  return s;
+}
+
 // A fat binary with one entry of machine code that is an ELF header alone.
 std::string fatbin() {
   const uint32_t head[] = {0xBA55ED50, 16u << 16 | 1, 128, 0};
@@ -228,6 +260,7 @@ int main(int argc, char** argv) {
   memory().write(argv[1], "memory");
   streams().write(argv[1], "streams");
   graphs().write(argv[1], "graphs");
+  images().write(argv[1], "images");
   kernels(Op::cuLibraryLoadData, Op::cuLibraryGetKernel, Op::cuLibraryGetGlobal, fatbin())
       .write(argv[1], "library");
   kernels(Op::cuModuleLoadData, Op::cuModuleGetFunction, Op::cuModuleGetGlobal_v2,
