@@ -166,7 +166,6 @@ enum class Op : uint16_t {
   cuDeviceGetExecAffinitySupport = 548,
   cuCtxGetExecAffinity = 549,
   cuDeviceGetHostAtomicCapabilities = 550,
-  cuLibraryGetUnifiedFunction = 551,
 };
 
 // The minor version of the protocol that brought the record.
@@ -271,7 +270,6 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceGetExecAffinitySupport:
     case Op::cuCtxGetExecAffinity:
     case Op::cuDeviceGetHostAtomicCapabilities:
-    case Op::cuLibraryGetUnifiedFunction:
       return 3;
     default:
       return 1;
