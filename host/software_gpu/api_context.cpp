@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The primary context of each device, and what belongs to a context.
 #include "api.h"
+#include "context_captures.h"
+#include "engine.h"
 
 using namespace software_gpu;
 
@@ -65,16 +67,14 @@ void pop_context() {
 CUresult synchronize(const ContextHandle& which) {
   RETURN_IF_FAILED(which.context->sticky_error());
   RETURN_IF_FAILED(check_capture_safe(*which.context));
+  RETURN_IF_FAILED(refuse_captures(*which.context, which.green));
   which.context->drain(which.green);
   return finish_wait(*which.context);
 }
 
 CUresult check_affinity(const CUexecAffinityParam* params, int n) {
-  if (n < 0 || (n > 0 && !params)) return CUDA_ERROR_INVALID_VALUE;
-  for (int i = 0; i < n; ++i)
-    if (params[i].type < 0 || params[i].type >= CU_EXEC_AFFINITY_TYPE_MAX)
-      return CUDA_ERROR_INVALID_VALUE;
-  return n == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (n > 0 && !params) return CUDA_ERROR_INVALID_VALUE;
+  return n <= 0 ? CUDA_SUCCESS : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 constexpr unsigned VALID_FLAGS =
@@ -156,17 +156,17 @@ SOFTWARE_GPU_API cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* params, un
                                 CUdevice ordinal) {
   RETURN_IF_FAILED(enter_without_context());
   if (!params) return cuCtxCreate_v2(handle, flags, ordinal);
-  if (!params->execAffinityParams == !params->cigParams) return CUDA_ERROR_INVALID_VALUE;
+  if (params->execAffinityParams && params->cigParams) return CUDA_ERROR_INVALID_VALUE;
   if (params->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
   return cuCtxCreate_v3(handle, params->execAffinityParams, params->numExecAffinityParams, flags,
                         ordinal);
 }
 
-SOFTWARE_GPU_API cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type,
+SOFTWARE_GPU_API cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType,
                                                 CUdevice ordinal) {
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
-  if (!supported || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (!supported) return CUDA_ERROR_INVALID_VALUE;
   *supported = 0;
   return CUDA_SUCCESS;
 }
@@ -174,8 +174,11 @@ SOFTWARE_GPU_API cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityTy
 SOFTWARE_GPU_API cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  if (!affinity || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (!affinity) return CUDA_ERROR_INVALID_VALUE;
+  affinity->type = type;
+  affinity->param.smCount.val = n_cores();
+  return type == CU_EXEC_AFFINITY_TYPE_SM_COUNT ? CUDA_SUCCESS
+                                                : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 // The object stays in the table: threads may still have it current.
@@ -192,6 +195,7 @@ SOFTWARE_GPU_API cuCtxDestroy_v2(CUcontext handle) {
 
 SOFTWARE_GPU_API cuCtxPushCurrent_v2(CUcontext handle) {
   RETURN_IF_FAILED(enter_without_context());
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   const ContextHandle found = find_context(handle);
   if (!found.context) return CUDA_ERROR_INVALID_CONTEXT;
   context_stack().push_back(current());
@@ -309,7 +313,9 @@ SOFTWARE_GPU_API cuCtxGetFlags(unsigned* flags) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  *flags = context->flags;
+  // As on driver 580, where a primary context maps host memory whatever it was asked for.
+  const bool is_primary = context == &context->device.context;
+  *flags = context->flags | (is_primary ? unsigned{CU_CTX_MAP_HOST} : 0);
   return CUDA_SUCCESS;
 }
 

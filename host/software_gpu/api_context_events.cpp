@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events that stand for all work of a context or of a green context.
 #include "api.h"
+#include "context_captures.h"
 
 using namespace software_gpu;
 
-namespace {
-
-/// While one of its streams is being captured none of this can be done; the captures end.
-CUresult refuse_captures(Context& context, const GreenContext* only) {
+CUresult software_gpu::refuse_captures(Context& context, const GreenContext* only) {
   CUresult result = CUDA_SUCCESS;
+  std::lock_guard lock(context.order_mutex);
   for (const auto& stream : context.all_streams(only)) {
     if (!stream->capture) continue;
     stream->capture->invalid = true;
@@ -17,12 +16,14 @@ CUresult refuse_captures(Context& context, const GreenContext* only) {
   return result;
 }
 
+namespace {
+
 CUresult record(const ContextHandle& of, CUevent handle) {
   Context& context = *of.context;
   const auto event = Driver::instance().events.find(handle);
   if (!event || &event->context != &context) return CUDA_ERROR_INVALID_HANDLE;
-  std::lock_guard lock(context.order_mutex);
   RETURN_IF_FAILED(refuse_captures(context, of.green));
+  std::lock_guard lock(context.order_mutex);
   auto fresh = std::make_shared<Event::Record>();
   const auto queue = std::make_shared<Queue>(context);
   fresh->point = queue->push(stamp(fresh), context.ends(of.green));
@@ -45,8 +46,8 @@ CUresult wait(const ContextHandle& of, CUevent handle) {
     }
     if (event->last) point = event->last->point;
   }
-  std::lock_guard lock(of.context->order_mutex);
   RETURN_IF_FAILED(refuse_captures(*of.context, of.green));
+  std::lock_guard lock(of.context->order_mutex);
   if (!point.reached()) (of.green ? of.green->gates : of.context->gates).push_back(point);
   return CUDA_SUCCESS;
 }

@@ -35,6 +35,7 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
   {
     std::lock_guard lock(context->order_mutex);
     if (stream->capture && event->shared) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!stream->capture && (flags & CU_EVENT_RECORD_EXTERNAL)) return CUDA_ERROR_ILLEGAL_STATE;
     if (stream->capture && (flags & CU_EVENT_RECORD_EXTERNAL) == 0) {
       if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       event->capture = stream->capture;
@@ -172,6 +173,7 @@ SOFTWARE_GPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
   {
     std::lock_guard lock(context->order_mutex);
     if (stream->capture && event->shared) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!stream->capture && (flags & CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_ILLEGAL_STATE;
     if (event->capture) return join_capture(*stream, *event);
     if (stream->capture && (flags & CU_EVENT_WAIT_EXTERNAL) == 0) {
       stream->capture->invalid = true;

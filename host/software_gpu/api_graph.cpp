@@ -78,7 +78,7 @@ SOFTWARE_GPU_API cuGraphClone(CUgraph* handle, CUgraph original) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(original);
   if (!handle || !graph) return CUDA_ERROR_INVALID_VALUE;
-  if (!can_be_copied(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!can_be_copied(*graph) || graph->parent) return CUDA_ERROR_NOT_SUPPORTED;
   auto clone = graph->clone();
   *handle = reinterpret_cast<CUgraph>(clone.get());
   Driver::instance().graphs.add(std::move(clone));
@@ -214,9 +214,10 @@ SOFTWARE_GPU_API cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphNode*
   if (has_memory(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < n; ++i) {
     const CUgraphEdgeData there = node_of(to[i])->edge_from(node_of(from[i]));
-    const CUgraphEdgeData named = data ? data[i] : CUgraphEdgeData{};
-    if (std::ranges::find(node_of(to[i])->after, node_of(from[i])) == node_of(to[i])->after.end() ||
-        memcmp(&there, &named, sizeof named) != 0)
+    const bool is_edge =
+        std::ranges::find(node_of(to[i])->after, node_of(from[i])) != node_of(to[i])->after.end();
+    // Without data driver 580 removes an edge whatever it is.
+    if (!is_edge || (data && memcmp(&there, &data[i], sizeof there) != 0))
       return CUDA_ERROR_INVALID_VALUE;
   }
   for (size_t i = 0; i < n; ++i) {

@@ -125,9 +125,9 @@ SOFTWARE_GPU_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle
                                                 unsigned default_value, unsigned flags) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(graph_handle);
-  Context* const context = context_handle ? context_of(context_handle) : current_context();
-  if (!handle || !graph || !context || flags > CU_GRAPH_COND_ASSIGN_DEFAULT)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!handle || !graph || flags > CU_GRAPH_COND_ASSIGN_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = context_of(context_handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   graph->conditions.push_back(
       std::make_shared<Condition>(*context, default_value, flags == CU_GRAPH_COND_ASSIGN_DEFAULT));
   *handle = graph->conditions.back()->handle();

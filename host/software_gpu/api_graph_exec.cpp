@@ -58,7 +58,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags,
                      CUgraphInstantiateResult* result) {
   RETURN_IF_FAILED(enter_without_context());
   const auto graph = Driver::instance().graphs.find(handle);
-  if (!out || !graph || graph->is_captured || graph->parent) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !graph || graph->is_captured) return CUDA_ERROR_INVALID_VALUE;
+  if (graph->parent) return CUDA_ERROR_NOT_SUPPORTED;
   *result = examine(*graph);
   if (*result != CUDA_GRAPH_INSTANTIATE_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
   *result = CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -115,9 +116,10 @@ CUgraphExecUpdateResult compare(const Graph& now, const Graph& then, const Graph
 
 SOFTWARE_GPU_API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
                                              unsigned long long flags) {
+  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                                CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_ERROR_INVALID_VALUE;
   CUgraphInstantiateResult ignored;
   return instantiate(exec, graph, flags, &ignored);
 }
@@ -146,7 +148,11 @@ SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   }
   Operation operation;
   if (capturing) {
-    if (!can_be_copied(*exec->graph)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!can_be_copied(*exec->graph)) {
+      std::lock_guard lock(context->order_mutex);
+      if (stream->capture) stream->capture->invalid = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     RETURN_IF_FAILED(make_child(exec->graph->clone(), &operation));
   } else {
     RETURN_IF_FAILED(allocate_for_launch(context->device, *exec));

@@ -60,6 +60,7 @@ CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t 
       return cuGraphAddBatchMemOpNode(node, graph, after, n, &batch);
     }
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      if (!p.conditional.ctx) return CUDA_ERROR_INVALID_CONTEXT;
       return add_node(node, graph, after, n, p.conditional.ctx,
                       [&](Context* context, Operation* operation) {
                         const auto found = Driver::instance().graphs.find(graph);

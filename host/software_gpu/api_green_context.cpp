@@ -40,7 +40,7 @@ CUresult read_origin(const CUdevResource& resource, Origin* origin) {
   memcpy(origin, resource._internal_padding, sizeof *origin);
   if (origin->magic != ORIGIN_MAGIC || !Driver::instance().device(origin->device) ||
       resource.sm.smCount == 0 || resource.sm.smCount > n_cores())
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   return CUDA_SUCCESS;
 }
 
@@ -103,7 +103,7 @@ SOFTWARE_GPU_API cuDevSmResourceSplitByCount(CUdevResource* result, unsigned* n_
   Origin origin;
   RETURN_IF_FAILED(read_origin(*input, &origin));
   if (origin.split != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-  if (min_count > input->sm.smCount || flags > 3) return CUDA_ERROR_INVALID_VALUE;
+  if (min_count > input->sm.smCount) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   // For devices of compute capability 9.0 and later only.
   if (flags & CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE) return CUDA_ERROR_NOT_SUPPORTED;
   const unsigned each = std::max(min_count, MIN_SMS);
@@ -124,18 +124,15 @@ SOFTWARE_GPU_API cuDevResourceGenerateDesc(CUdevResourceDesc* handle, CUdevResou
                                            unsigned n) {
   RETURN_IF_FAILED(enter_without_context());
   if (!handle || !resources || n == 0) return CUDA_ERROR_INVALID_VALUE;
-  std::set<std::pair<int32_t, uint64_t>> splits;  // one, if all are of one
-  std::set<uint64_t> firsts;
+  // As on driver 580, which unites what it is given, wherever that comes from.
+  std::set<std::pair<uint64_t, uint64_t>> parts;
   unsigned n_sms = 0;
   Origin origin;
   for (unsigned i = 0; i < n; ++i) {
     RETURN_IF_FAILED(read_origin(resources[i], &origin));
-    splits.emplace(origin.device, origin.split);
-    firsts.insert(origin.first);
-    n_sms += resources[i].sm.smCount;
+    if (parts.emplace(origin.split, origin.first).second) n_sms += resources[i].sm.smCount;
   }
-  if (n > 1 && (splits.size() != 1 || origin.split == 0 || firsts.size() != n))
-    return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+  n_sms = std::min(n_sms, n_cores());
   auto desc = std::make_shared<ResourceDesc>();
   *desc = {Driver::instance().device(origin.device), n_sms};
   *handle = reinterpret_cast<CUdevResourceDesc>(desc.get());
@@ -148,7 +145,13 @@ SOFTWARE_GPU_API cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc desc_han
   RETURN_IF_FAILED(enter_without_context());
   Device* const device = Driver::instance().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  const auto desc = Driver::instance().resource_descs.find(desc_handle);
+  std::shared_ptr<ResourceDesc> desc;
+  if (desc_handle) {
+    desc = Driver::instance().resource_descs.find(desc_handle);
+  } else {  // all that there is, as on driver 580
+    desc = std::make_shared<ResourceDesc>();
+    *desc = {device, n_cores()};
+  }
   if (!handle || !desc || desc->device != device || flags != CU_GREEN_CTX_DEFAULT_STREAM)
     return CUDA_ERROR_INVALID_VALUE;
   Context& primary = device->context;

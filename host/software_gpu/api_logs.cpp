@@ -83,8 +83,9 @@ SOFTWARE_GPU_API cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
   return std::erase_if(log.callbacks, is_it) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SOFTWARE_GPU_API cuLogsCurrent(CUlogIterator* iterator, unsigned flags) {
-  if (!iterator || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+// Driver 580 does not look at these flags.
+SOFTWARE_GPU_API cuLogsCurrent(CUlogIterator* iterator, unsigned) {
+  if (!iterator) return CUDA_ERROR_INVALID_VALUE;
   Log& log = Log::instance();
   std::lock_guard lock(log.mutex);
   *iterator = log.n_dropped + static_cast<CUlogIterator>(log.lines.size());

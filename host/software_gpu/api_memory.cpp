@@ -51,6 +51,9 @@ CUresult release_managed(uint64_t address) {
 }  // namespace
 
 SOFTWARE_GPU_API cuMemAlloc_v2(CUdeviceptr* pointer, size_t n_bytes) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (!pointer) return CUDA_ERROR_INVALID_VALUE;
   uint64_t address = 0;
   RETURN_IF_FAILED(allocate(MemoryKind::DEVICE, n_bytes, 0, &address));

@@ -65,13 +65,26 @@ CUresult refuse_capture(Context& context, Stream& stream) {
   }
   if (!stream.is_legacy) return CUDA_SUCCESS;
   for (const auto& capture : context.captures) {
-    if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
-        (capture->origin->flags & CU_STREAM_NON_BLOCKING))
+    if (capture->origin->green != stream.green || (capture->origin->flags & CU_STREAM_NON_BLOCKING))
       continue;
     capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
   return CUDA_SUCCESS;
+}
+
+/// Likewise, and potentially unsafe whatever the stream.
+CUresult refuse_wait(Context& context, Stream& stream) {
+  RETURN_IF_FAILED(refuse_capture(context, stream));
+  return check_capture_safe(context);
+}
+
+/// As on driver 580, some questions about a stream, too.
+CUresult refuse_question(Context& context, Stream& stream) {
+  std::lock_guard lock(context.order_mutex);
+  if (!stream.capture) return CUDA_SUCCESS;
+  stream.capture->invalid = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 /// The work of the stream so far.
@@ -109,7 +122,7 @@ SOFTWARE_GPU_API cuStreamQuery(CUstream handle) {
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  RETURN_IF_FAILED(refuse_capture(*context, *stream));
+  RETURN_IF_FAILED(refuse_wait(*context, *stream));
   if (!work_of(*context, *stream).reached()) return CUDA_ERROR_NOT_READY;
   return context->sticky_error();
 }
@@ -119,7 +132,7 @@ SOFTWARE_GPU_API cuStreamSynchronize(CUstream handle) {
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  RETURN_IF_FAILED(refuse_capture(*context, *stream));
+  RETURN_IF_FAILED(refuse_wait(*context, *stream));
   // The legacy stream stands behind all blocking streams, even before anything was put on it.
   if (stream->is_legacy)
     return submit_and_wait(*context, *stream,
@@ -134,6 +147,7 @@ SOFTWARE_GPU_API cuStreamGetFlags(CUstream handle, unsigned* flags) {
   std::shared_ptr<Stream> stream;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(refuse_question(*context, *stream));
   *flags = stream->flags;
   return CUDA_SUCCESS;
 }
@@ -154,6 +168,7 @@ SOFTWARE_GPU_API cuStreamGetId(CUstream handle, unsigned long long* id) {
   std::shared_ptr<Stream> stream;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(refuse_question(*context, *stream));
   *id = stream->id;
   return CUDA_SUCCESS;
 }
@@ -164,6 +179,7 @@ SOFTWARE_GPU_API cuStreamGetDevice(CUstream handle, CUdevice* device) {
   std::shared_ptr<Stream> stream;
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(refuse_question(*context, *stream));
   *device = context->device.ordinal;
   return CUDA_SUCCESS;
 }

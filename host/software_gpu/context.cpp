@@ -77,7 +77,6 @@ CUresult Context::submit(Stream& stream, Operation operation, Point* end) {
   // Using the legacy stream would depend on streams whose work does not exist yet.
   for (const auto& capture : captures) {
     if (!stream.is_legacy || capture->origin->green != stream.green ||
-        capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
         (capture->origin->flags & CU_STREAM_NON_BLOCKING))
       continue;
     capture->invalid = true;

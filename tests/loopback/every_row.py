@@ -156,6 +156,16 @@ class Scene:
     def unregister(self) -> None:
         must("cuMemHostUnregister", self.buffer)
 
+    def copy_3d_batch(self) -> bytes:
+        def operand(memory: int) -> bytes:
+            return struct.pack("<I4xQ24x", 1, memory)  # CU_MEMCPY_OPERAND_TYPE_POINTER
+
+        operands = operand(self.other_memory.value) + operand(self.device_memory.value)
+        return operands + struct.pack("<3QII", 64, 1, 1, 1, 0)
+
+    def launch_params(self) -> bytes:
+        return struct.pack("<Q7I4xQQ", self.function.value, *[1] * 6, 0, self.stream.value, 0)
+
     def copy_2d(self) -> bytes:
         source = (0, 0, DEVICE_MEMORY, 0, self.other_memory.value, 0, 64)
         target = (0, 0, DEVICE_MEMORY, 0, self.device_memory.value, 0, 64)
@@ -235,6 +245,7 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUgraph": lambda s: s.graph(),
     "CUgraphExec": lambda s: s.graph_exec(),
     "CUgraphNode": lambda _: NODE,
+    "CUgreenCtx": lambda _: made("cuGreenCtxCreate", None, 0, 1),
     "CUuserObject": lambda _: made("cuUserObjectCreate", None, HOST_FUNCTION, 1, 1),
     "CUgraphNodeParams *": lambda s: s.any_node(),
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: s.kernel_node(),
@@ -299,6 +310,7 @@ MEM_OP = struct.Struct("<I4xQQ24x")  # operation, address, value
 WRITE_VALUE_32 = 2
 COPY_IN_ORDER = struct.pack("<I20x", 1)  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 SYNCHRONIZATION_POLICY = 3
+SM_RESOURCE = struct.pack("<I140x", 1)  # CU_DEV_RESOURCE_TYPE_SM
 # By function and parameter.
 SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuOccupancyMaxPotentialBlockSize", "blockSize"): lambda s: s.buffer,
@@ -349,6 +361,21 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
             ("count", lambda _: ctypes.c_size_t(1)),
             ("attrs", lambda _: COPY_IN_ORDER),
             ("numAttrs", lambda _: ctypes.c_size_t(1)),
+        )
+    },
+    ("cuGreenCtxStreamCreate", "flags"): lambda _: 1,  # CU_STREAM_NON_BLOCKING
+    ("cuDevSmResourceSplitByCount", "input"): lambda _: SM_RESOURCE,
+    ("cuDevResourceGenerateDesc", "resources"): lambda _: SM_RESOURCE,
+    ("cuDevResourceGenerateDesc", "nbResources"): lambda _: 1,
+    ("cuDeviceGetHostAtomicCapabilities", "count"): lambda _: 1,
+    ("cuLaunchCooperativeKernelMultiDevice", "launchParamsList"): lambda s: s.launch_params(),
+    ("cuLaunchCooperativeKernelMultiDevice", "numDevices"): lambda _: 1,
+    **{
+        (f"cuMemcpy3DBatchAsync{form}", name): value
+        for form in ("", "_v2")
+        for name, value in (
+            ("opList", lambda s: s.copy_3d_batch()),
+            ("numOps", lambda _: ctypes.c_size_t(1)),
         )
     },
     ("cuMemcpy", "src"): lambda s: s.other_memory,

@@ -200,6 +200,10 @@ CUresult create(CUcontext* pctx, const std::vector<wire::ExecAffinity>& affinity
     return static_cast<CUresult>(refuse_part("a context with core dumps"));
   }
   if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // An older host would not see it.
+  if (!affinity.empty() && !Session::get().speaks(wire::Op::cuCtxGetExecAffinity)) {
+    return static_cast<CUresult>(refuse_part("execution affinity on this host"));
+  }
   Context* const context = tables().contexts.create();
   if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   context->device = dev;

@@ -34,6 +34,11 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
                              CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY |
                              CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
   if (flags & ~KNOWN) return CUDA_ERROR_INVALID_VALUE;
+  // An older host would not say what kernels call it.
+  const bool by_device = flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+  if (by_device && !Session::get().speaks(wire::Op::cuGraphConditionalHandleCreate)) {
+    return static_cast<CUresult>(refuse_part("launches from the device on this host"));
+  }
   if (const CUresult bad = check_events(*graph)) return bad;
   GraphExec* const exec = tables().graph_execs.create();
   if (exec == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;

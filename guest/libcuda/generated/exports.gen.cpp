@@ -2076,7 +2076,7 @@ EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* by
 }
 EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** fptr, CUlibrary library,
                                                     const char* symbol) {
-  static constinit guest::TracedEntry entry{"cuLibraryGetUnifiedFunction", "sync",
+  static constinit guest::TracedEntry entry{"cuLibraryGetUnifiedFunction", "local",
                                             "fptr library symbol"};
   return guest::answered("cuLibraryGetUnifiedFunction",
                          guest::traced(

@@ -85,7 +85,6 @@ CUresult module_load_data_ex(Session& session, const Task& task, ReplyWriter& re
 CUresult module_unload(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_function(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_global_v2(Session& session, const Task& task, ReplyWriter& reply);
-CUresult library_get_unified_function(Session& session, const Task& task, ReplyWriter& reply);
 CUresult func_set_attribute(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_get_function_count(Session& session, const Task& task, ReplyWriter& reply);
 CUresult module_enumerate_functions(Session& session, const Task& task, ReplyWriter& reply);

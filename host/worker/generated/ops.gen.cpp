@@ -151,8 +151,6 @@ constexpr Row ROWS[] = {
      {"cuModuleGetFunction", Route::BLOCK, false, &module_get_function, {}}},
     {wire::Op::cuModuleGetGlobal_v2,
      {"cuModuleGetGlobal_v2", Route::BLOCK, false, &module_get_global_v2, {}}},
-    {wire::Op::cuLibraryGetUnifiedFunction,
-     {"cuLibraryGetUnifiedFunction", Route::EXECUTE, false, &library_get_unified_function, {}}},
     {wire::Op::cuFuncSetAttribute,
      {"cuFuncSetAttribute", Route::BLOCK, false, &func_set_attribute, {}}},
     {wire::Op::cuModuleGetFunctionCount,

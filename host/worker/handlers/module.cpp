@@ -197,15 +197,4 @@ CUresult library_enumerate_kernels(Session& session, const Task& task, ReplyWrit
   return list_names<CUkernel>(kernels, body.first, reply, driver.cuKernelGetName);
 }
 
-CUresult library_get_unified_function(Session& session, const Task& task, ReplyWriter&) {
-  wire::GetGlobal body;
-  std::string name;
-  if (!task.read(&body) || !read_name(task, body, &name)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
-  CUlibrary library;
-  if (!session.handles.get(body.module, &library)) return CUDA_ERROR_INVALID_HANDLE;
-  void* function = nullptr;
-  return session.driver->cuLibraryGetUnifiedFunction(&function, library, name.c_str());
-}
-
 }  // namespace kvgpu::worker

@@ -240,7 +240,6 @@ enum class Op : uint16_t {
   cuDeviceGetExecAffinitySupport = 548,
   cuCtxGetExecAffinity = 549,
   cuDeviceGetHostAtomicCapabilities = 550,
-  cuLibraryGetUnifiedFunction = 551,
   FLOOR_PLAN = 660,
 };
 
@@ -420,7 +419,6 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceGetExecAffinitySupport:
     case Op::cuCtxGetExecAffinity:
     case Op::cuDeviceGetHostAtomicCapabilities:
-    case Op::cuLibraryGetUnifiedFunction:
     case Op::FLOOR_PLAN:
       return 3;
     default:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conditional nodes, and edges with data.
 #include <cstring>
+#include <string>
 
 #include "graph_support.h"
 
@@ -47,11 +48,11 @@ const char COUNT_DOWN[] = R"(
 
 class LinkedKernel {
  public:
-  LinkedKernel() {
+  LinkedKernel(const std::string& source, const char* name) {
     CUlinkState state;
     CU(cuLinkCreate(0, nullptr, nullptr, &state));
-    CU(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(COUNT_DOWN), sizeof COUNT_DOWN,
-                     "count_down", 0, nullptr, nullptr));
+    CU(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(source.c_str()), source.size() + 1,
+                     name, 0, nullptr, nullptr));
     CU(cuLinkAddData(state, CU_JIT_INPUT_LIBRARY, device_runtime_begin,
                      static_cast<size_t>(device_runtime_end - device_runtime_begin), "cudadevrt", 0,
                      nullptr, nullptr));
@@ -59,7 +60,7 @@ class LinkedKernel {
     CU(cuLinkComplete(state, &image, nullptr));
     CU(cuModuleLoadData(&module_, image));
     CU(cuLinkDestroy(state));
-    CU(cuModuleGetFunction(&function, module_, "count_down"));
+    CU(cuModuleGetFunction(&function, module_, name));
   }
   ~LinkedKernel() { cuModuleUnload(module_); }
   LinkedKernel(const LinkedKernel&) = delete;
@@ -147,7 +148,7 @@ TEST_CASE("graph: one body of many, or none; a condition within a condition") {
 
 TEST_CASE("graph: a body runs again until a kernel says that it is enough") {
   const Gpu gpu;
-  const LinkedKernel kernel;
+  const LinkedKernel kernel(COUNT_DOWN, "count_down");
   const Stream stream;
   const Ints counter(1), n_runs(1);
   const Graph graph;
@@ -228,6 +229,8 @@ TEST_CASE("graph: edges with data are told, and refused where they cannot be") {
   run(graph);
   CHECK(x.read()[0] == 3);
   CHECK(y.read()[0] == 1);
-  CHECK(cuGraphRemoveDependencies(graph.handle, &first, &second, nullptr, 1) != CUDA_SUCCESS);
+  wrong = early;
+  wrong.from_port = CU_GRAPH_KERNEL_NODE_PORT_DEFAULT;
+  CHECK(cuGraphRemoveDependencies(graph.handle, &first, &second, &wrong, 1) != CUDA_SUCCESS);
   CU(cuGraphRemoveDependencies(graph.handle, &first, &second, &early, 1));
 }

@@ -83,11 +83,11 @@ TEST_CASE("green context: resources that cannot be had") {
         CUDA_SUCCESS);
   CHECK(cuDevSmResourceSplitByCount(&found, &n, &none, nullptr, 0, 1) != CUDA_SUCCESS);
   CUdevResourceDesc desc;
-  CHECK(cuDevResourceGenerateDesc(&desc, &found, 0) != CUDA_SUCCESS);
-  // Two of one kind must come from one split.
-  CUdevResource twice[2] = {all, all};
-  CU_IS(cuDevResourceGenerateDesc(&desc, twice, 2), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
-  CU(cuDevResourceGenerateDesc(&desc, twice, 1));
+  CUdevResource made_up{};
+  made_up.type = CU_DEV_RESOURCE_TYPE_SM;
+  CU_IS(cuDevResourceGenerateDesc(&desc, &made_up, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+  CUdevResource some = all;
+  CU(cuDevResourceGenerateDesc(&desc, &some, 1));
   CUgreenCtx green = nullptr;
   CU_IS(cuGreenCtxCreate(&green, desc, gpu.device, 0), CUDA_ERROR_INVALID_VALUE);
 }
@@ -125,6 +125,8 @@ TEST_CASE("green context: current to a thread as a context") {
   const Ints data(8);
   const Green green(gpu);
   CUcontext context = nullptr, found = nullptr;
+  // Its handle is no context's yet.
+  CU_IS(cuCtxPushCurrent(reinterpret_cast<CUcontext>(green.handle)), CUDA_ERROR_INVALID_CONTEXT);
   CU(cuCtxFromGreenCtx(&context, green.handle));
   CHECK(context != gpu.context);
   CU(cuCtxPushCurrent(context));
@@ -137,7 +139,10 @@ TEST_CASE("green context: current to a thread as a context") {
   CU(cuStreamGetGreenCtx(nullptr, &owner));
   CHECK(owner == green.handle);
   CUstream stream = nullptr;
-  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  unsigned flags = 0;
+  CU(cuStreamGetFlags(stream, &flags));
+  CHECK(flags == CU_STREAM_NON_BLOCKING);  // a green context has no others
   CU(cuStreamGetGreenCtx(stream, &owner));
   CHECK(owner == green.handle);
   add_one(gpu, data, nullptr);
@@ -234,6 +239,9 @@ TEST_CASE("context: execution affinity where there is none") {
   CUexecAffinityParam affinity{};
   affinity.type = CU_EXEC_AFFINITY_TYPE_SM_COUNT;
   affinity.param.smCount.val = 1;
+  CUexecAffinityParam all{};
+  CU(cuCtxGetExecAffinity(&all, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+  CHECK(all.param.smCount.val == sms_of(gpu).sm.smCount);
   CUctxCreateParams params{&affinity, 1, nullptr};
   CUcontext context = nullptr;
   CHECK(cuCtxCreate(&context, &params, 0, gpu.device) != CUDA_SUCCESS);
