@@ -17,11 +17,8 @@ from kvgpu.host.control_frames import (
     FEATURES,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
-    DeviceProcess,
-    DeviceQuery,
-    DeviceReport,
-    DeviceUsage,
 )
+from kvgpu.host.device_frames import DeviceProcess, DeviceQuery, DeviceReport, DeviceUsage
 from kvgpu.host.errors import KvgpuError, SessionError
 from kvgpu.host.inventory import Driver
 from kvgpu.host.session import Session
@@ -50,7 +47,8 @@ class DeviceReports:
         driver = await self._driver()
         if query.device >= len(driver.devices):
             reason = f"there is no device {query.device}"
-            raise SessionError(cuda_errors.INVALID_DEVICE, reason)
+            hint = "see `kvgpu gpu list` on the host"
+            raise SessionError(cuda_errors.INVALID_DEVICE, reason, hint=hint)
         running = [session for session in sessions if session.state == "running"]
         sample, usages = await asyncio.gather(
             self._telemetry.sample(driver.path),
@@ -64,7 +62,8 @@ class DeviceReports:
                 return await self._get_driver()
         except TimeoutError as error:
             reason = "the driver does not answer yet"
-            raise SessionError(cuda_errors.SYSTEM_NOT_READY, reason) from error
+            hint = "see `kvgpu host status` on the host"
+            raise SessionError(cuda_errors.SYSTEM_NOT_READY, reason, hint=hint) from error
         except KvgpuError as error:
             raise SessionError(cuda_errors.NO_DEVICE, error.message, hint=error.hint) from error
 

@@ -21,8 +21,6 @@ from pathlib import Path
 
 from kvgpu.host.control_frames import (
     FEATURE_BYTE_STREAM,
-    Body,
-    DeviceQuery,
     Frame,
     Kick,
     Open,
@@ -31,7 +29,9 @@ from kvgpu.host.control_frames import (
     Query,
     Refused,
 )
+from kvgpu.host.device_frames import DeviceQuery
 from kvgpu.host.errors import SessionError
+from kvgpu.host.frame_body import Body
 from kvgpu.host.ivshmem.placement import ANYWHERE, Placement
 from kvgpu.host.ivshmem.region import Region, region_bytes_for
 from kvgpu.host.orphans import Orphan

@@ -22,7 +22,6 @@ from kvgpu.host.control_frames import (
     PROTOCOL_MINOR,
     Assign,
     Closed,
-    DeviceUsage,
     Extent,
     ExtentAlloc,
     ExtentFree,
@@ -31,8 +30,8 @@ from kvgpu.host.control_frames import (
     Opened,
     Resolve,
     Resolved,
-    Usage,
 )
+from kvgpu.host.device_frames import DeviceUsage, Usage
 from kvgpu.host.ivshmem.allocator import BLOCK_BYTES
 from kvgpu.host.ivshmem.doorbells import register_value
 from kvgpu.host.ivshmem.region import Region

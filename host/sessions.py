@@ -25,12 +25,11 @@ from kvgpu.host.control_frames import (
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
     WINDOWS,
-    DeviceQuery,
-    DeviceReport,
     Facts,
     Open,
     Refused,
 )
+from kvgpu.host.device_frames import DeviceQuery, DeviceReport
 from kvgpu.host.device_reports import DeviceReports
 from kvgpu.host.errors import KvgpuError, SessionError
 from kvgpu.host.inventory import Driver

@@ -7,7 +7,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from kvgpu.host.control_frames import DeviceUsage, Frame, Usage, UsageQuery
+from kvgpu.host.control_frames import (
+    Frame,
+)
+from kvgpu.host.device_frames import DeviceUsage, Usage, UsageQuery
 
 _LIMIT_S = 0.2  # a driver that is busy with a long call does not keep NVML waiting
 _INTERVAL_S = 0.005  # between two measurements, whoever asks for them

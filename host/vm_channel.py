@@ -19,7 +19,6 @@ from kvgpu.host.control_frames import (
     PROTOCOL_MINOR,
     Close,
     Closed,
-    DeviceQuery,
     Frame,
     Hello,
     Kick,
@@ -32,6 +31,7 @@ from kvgpu.host.control_frames import (
     StreamForm,
     Welcome,
 )
+from kvgpu.host.device_frames import DeviceQuery
 from kvgpu.host.errors import KvgpuError, RegionError, SessionError
 from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.orphans import Orphan

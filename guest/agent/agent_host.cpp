@@ -38,8 +38,7 @@ void Agent::on_disconnected() {
     Client& client = *next++;
     client.beat = {};
     if (client.device_query != 0) {
-      on_device_answer(make_failure(Type::REFUSED, client.device_query,
-                                    CUDA_ERROR_SYSTEM_NOT_READY,
+      on_device_answer(make_failure(Type::REFUSED, client.device_query, CUDA_ERROR_SYSTEM_NOT_READY,
                                     "the connection with kvgpud on the host was lost"));
     }
     if (client.stream) {

@@ -14,17 +14,16 @@ std::string text(const Nvml& nvml, const char* function, nvmlDevice_t device) {
 std::vector<Process> processes_of(const Nvml& nvml, nvmlDevice_t device) {
   std::vector<nvmlProcessInfo_t> infos(256);
   auto n = static_cast<unsigned>(infos.size());
-  const auto bad =
-      nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", device, &n, infos.data());
+  const auto bad = nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", device, &n, infos.data());
   infos.resize(bad == NVML_SUCCESS ? n : 0);
   std::vector<Process> processes;
   for (const nvmlProcessInfo_t& info : infos) {
     char name[256]{};
     (void)nvml.call("nvmlSystemGetProcessName", info.pid, name, unsigned{sizeof name});
     const unsigned long long unknown = ~0ull;  // NVML_VALUE_NOT_AVAILABLE
-    processes.push_back({info.pid, name,
-                         info.usedGpuMemory == unknown ? std::nullopt
-                                                       : std::optional(info.usedGpuMemory)});
+    processes.push_back(
+        {info.pid, name,
+         info.usedGpuMemory == unknown ? std::nullopt : std::optional(info.usedGpuMemory)});
   }
   return processes;
 }

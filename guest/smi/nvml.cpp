@@ -16,8 +16,7 @@ bool Nvml::start(std::string* problem) {
   const nvmlReturn_t bad = call("nvmlInit_v2");
   started_ = bad == NVML_SUCCESS;
   if (started_) return true;
-  const auto text =
-      reinterpret_cast<const char* (*)(nvmlReturn_t)>(find("nvmlErrorString"));
+  const auto text = reinterpret_cast<const char* (*)(nvmlReturn_t)>(find("nvmlErrorString"));
   *problem = std::string("libnvidia-ml.so.1 does not start: ") +
              (text != nullptr ? text(bad) : "unknown error") +
              ". kvgpu-check says which part of the way to the host is broken";

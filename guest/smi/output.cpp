@@ -64,15 +64,14 @@ std::string json_of(const Device& device) {
 
 void print_names(const std::vector<Device>& devices) {
   for (const Device& device : devices) {
-    std::printf("GPU %u: %s (UUID: %s)\n", device.index, device.name.c_str(),
-                device.uuid.c_str());
+    std::printf("GPU %u: %s (UUID: %s)\n", device.index, device.name.c_str(), device.uuid.c_str());
   }
 }
 
 void print_table(const std::vector<Device>& devices) {
   constexpr uint64_t MIB = 1 << 20;
-  std::printf("%-4s %-28s %-17s %17s %6s %6s %7s\n", "GPU", "Name", "PCI bus id",
-              "Memory used/MiB", "Load", "Temp", "Power");
+  std::printf("%-4s %-28s %-17s %17s %6s %6s %7s\n", "GPU", "Name", "PCI bus id", "Memory used/MiB",
+              "Load", "Temp", "Power");
   for (const Device& device : devices) {
     const std::string memory =
         number(device.used_bytes, MIB, "-") + " / " + number(device.total_bytes, MIB, "-");

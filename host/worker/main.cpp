@@ -150,7 +150,8 @@ Options parse(int argc, char** argv) {
       std::find(std::begin(WINDOWS), std::end(WINDOWS), options.session.window);
   // The guest chose the window: anything else could be mapped over ourselves.
   const bool has_region = options.session.region_bytes != 0;
-  if (!options.inventory && !options.telemetry && (has_region == options.prestart || chosen == std::end(WINDOWS))) {
+  if (!options.inventory && !options.telemetry &&
+      (has_region == options.prestart || chosen == std::end(WINDOWS))) {
     usage();
   }
   return options;

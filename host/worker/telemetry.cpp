@@ -171,7 +171,8 @@ std::string utilisation_of(const Nvml& nvml, nvmlDevice_t device) {
 
 std::string describe(const Nvml& nvml, nvmlDevice_t device) {
   char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE]{};
-  if (nvml.call("nvmlDeviceGetUUID", device, uuid, unsigned{sizeof uuid}) != NVML_SUCCESS) return {};
+  if (nvml.call("nvmlDeviceGetUUID", device, uuid, unsigned{sizeof uuid}) != NVML_SUCCESS)
+    return {};
   return std::string("{\"uuid\": \"") + uuid + "\", \"readings\": " + readings_of(nvml, device) +
          ", \"processes\": " + processes_of(nvml, device) +
          ", \"utilisation\": " + utilisation_of(nvml, device) + "}";
@@ -198,8 +199,7 @@ std::string sample(const Nvml& nvml) {
 }  // namespace
 
 int print_telemetry(const std::string& driver_path) {
-  const std::string path =
-      driver_path.substr(0, driver_path.rfind('/') + 1) + "libnvidia-ml.so.1";
+  const std::string path = driver_path.substr(0, driver_path.rfind('/') + 1) + "libnvidia-ml.so.1";
   Nvml nvml;
   if (!nvml.load(path)) {
     const char* const why = dlerror();

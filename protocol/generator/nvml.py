@@ -112,9 +112,7 @@ temperature, power and clocks. What the host cannot tell (the software GPU has n
 def compatibility_md(nvml: Nvml) -> str:
     """Return the part of docs/compatibility.md that is about NVML."""
     n_served = len(nvml.functions) - len(nvml.refused)
-    text = _HEAD.format(
-        declared=len(nvml.functions), served=n_served, refused=len(nvml.refused)
-    )
+    text = _HEAD.format(declared=len(nvml.functions), served=n_served, refused=len(nvml.refused))
     for name in sorted(nvml.functions):
         reason = nvml.refused.get(name)
         if reason is None:

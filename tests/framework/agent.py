@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 from kvgpu.host.control_frames import (
-    Body,
     Frame,
     Hello,
     Open,
@@ -29,6 +28,7 @@ from kvgpu.host.control_frames import (
     StreamDecoder,
     Welcome,
 )
+from kvgpu.host.frame_body import Body
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REGION_BYTES = 1 << 20

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program sees through nvidia-ml-py, as one JSON object. With `compute` it first makes a CUDA
-context and allocates, and says what CUDA says. Run it under `kvgpu run`, or natively."""
+"""What a program sees through nvidia-ml-py, as one JSON object.
+
+With `compute` it first makes a CUDA context and allocates, and says what CUDA says; with `blind` it
+leaves NVML out, with `wait` it stays until a line comes. Run it under `kvgpu run`, or natively.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
 ALLOCATED_BYTES = 100 << 20
 
 
 def ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what the function answers, or the number of its error."""
+    import pynvml
+
     try:
         answer = function(*arguments)
     except pynvml.NVMLError as error:
@@ -55,6 +58,8 @@ def cuda() -> dict[str, Any]:
 
 def nvml() -> dict[str, Any]:
     """Return what NVML says of device 0."""
+    import pynvml
+
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     processes = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
@@ -82,7 +87,8 @@ def main() -> None:
     said: dict[str, Any] = {"pid": os.getpid()}
     if "compute" in sys.argv:
         said["cuda"] = cuda()
-    said["nvml"] = nvml()
+    if "blind" not in sys.argv:
+        said["nvml"] = nvml()
     print(json.dumps(said), flush=True)
     if "wait" in sys.argv:
         sys.stdin.readline()

@@ -9,6 +9,7 @@
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
 #   life      kvgpud and workers killed under programs that compute, forks, exits, waits
 #   host      a live worker's confinement, the inventory, start to first result with pre-started workers
+#   nvml      nvidia-smi's forms natively and through kvgpu: what it shows is the slice, as CUDA shows it
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
 #   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
@@ -158,6 +159,8 @@ part_life() { "$python" tests/gpu/life.py 60; }
 
 part_host() { "$python" -P tests/gpu/host.py; }
 
+part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
+
 part_cases() { run_cases '*'; }
 part_blocking() { run_cases 'blocking*'; }
 
@@ -258,7 +261,7 @@ units_of() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases runtimes starts life host bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases runtimes starts life host nvml bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
@@ -266,7 +269,7 @@ main() {
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
     [[ $part != *:* ]] || { export SHARE=${part#*:}; part=${part%%:*}; }
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, host, libraries, workloads, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, host, nvml, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

@@ -80,6 +80,11 @@ def test_chroot_guest_finds_its_library_and_says_that_the_device_is_missing(gues
     guest.install("kvgpu-guest")
     found = guest.check("ldconfig -p | grep -F 'libcuda.so.1 '")
     assert "=> /usr/lib/x86_64-linux-gnu/kvgpu/libcuda.so.1" in found
+    found = guest.check("ldconfig -p | grep -F 'libnvidia-ml.so.1 '")
+    assert "=> /usr/lib/x86_64-linux-gnu/kvgpu/libnvidia-ml.so.1" in found
+    smi = guest.run("kvgpu-smi")
+    assert smi.returncode == 1
+    assert "systemctl start kvgpu-agentd" in smi.stdout
     check = guest.run("kvgpu-check")
     assert check.returncode == 1
     assert "1af4:1110" in check.stdout

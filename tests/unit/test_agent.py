@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from framework.agent import REGION_BYTES, SUPERBLOCK, World, open_frame, said
-from framework.waiting import wait_for_listener
+from framework.waiting import eventually, wait_for_listener
 
+from kvgpu.host import cuda_errors
 from kvgpu.host.control_frames import (
+    FEATURE_DEVICE_QUERIES,
     FEATURE_DOORBELL,
     Close,
     Closed,
@@ -30,6 +32,7 @@ from kvgpu.host.control_frames import (
     Welcome,
     decode,
 )
+from kvgpu.host.device_frames import DeviceQuery, DeviceReport
 
 
 def test_open_is_answered_with_the_region(welcomed: World) -> None:
@@ -163,6 +166,55 @@ def test_facts_of_the_host_are_kept_for_whoever_asks(world: World) -> None:
         decode(client.recv(8192))
         client.send(Frame(Query(), 8).encode())
         assert decode(client.recv(8192)) == Frame(Facts(0, 2, 0, 12040), 8)
+
+
+def say_facts(world: World, facts: Facts) -> None:
+    """Send what the host knows; return when the agent has read it."""
+    world.host.send(facts)
+
+    def is_known() -> bool:
+        with world.connect() as client:
+            client.send(Frame(Query(), 1).encode())
+            return decode(client.recv(8192)) == Frame(facts, 1)
+
+    assert eventually(is_known)
+
+
+def test_questions_about_devices_find_their_way_back(welcomed: World) -> None:
+    """With numbers of the agent's own: two clients may use the same ones."""
+    say_facts(welcomed, Facts(0, 2, FEATURE_DEVICE_QUERIES, 13000))
+    with welcomed.connect() as one, welcomed.connect() as other:
+        one.send(Frame(DeviceQuery(0), 7).encode())
+        first = welcomed.host.expect(DeviceQuery)
+        other.send(Frame(DeviceQuery(1), 7).encode())
+        second = welcomed.host.expect(DeviceQuery)
+        assert first.id != second.id
+        assert (first.body, second.body) == (DeviceQuery(0), DeviceQuery(1))
+        welcomed.host.send(Refused(101, "no such device"), second.id)
+        assert decode(other.recv(8192)) == Frame(Refused(101, "no such device"), 7)
+        report = DeviceReport(
+            *(0, 2, 0, 0, 1, 13000, 1 << 30, 1 << 20, bytes(16), b"0000:01:00.0", b"GPU", b""),
+            *((9, 0), (), ((3, 41),)),
+        )
+        welcomed.host.send(report, first.id)
+        assert decode(one.recv(8192)) == Frame(report, 7)
+
+
+def test_older_host_and_absent_host_are_told_apart(world: World) -> None:
+    world.start_agent()
+    with world.connect() as early:
+        early.send(Frame(DeviceQuery(0), 1).encode())
+        answer = decode(early.recv(8192)).body
+        assert isinstance(answer, Refused)
+        assert answer.cuda_error == cuda_errors.SYSTEM_NOT_READY
+    world.host.accept()
+    world.host.welcome()
+    say_facts(world, Facts(0, 2, 0, 12040))
+    with world.connect() as client:
+        client.send(Frame(DeviceQuery(0), 2).encode())
+        answer = decode(client.recv(8192)).body
+        assert isinstance(answer, Refused)
+        assert "upgrade" in answer.message
 
 
 def test_garbage_from_the_host_is_skipped(welcomed: World) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgpu.host import control_frames as cf
+from kvgpu.host import device_frames as df
 from kvgpu.host.errors import ProtocolError
 
 INCLUDE = Path(__file__).parents[2] / "protocol/include/kvgpu"
@@ -46,15 +47,15 @@ bodies = st.one_of(
     st.builds(cf.ExtentFree, u64),
     st.builds(cf.Resumed, u16, u16, u32),
     st.builds(cf.Sessions, st.lists(u32, max_size=1024).map(tuple)),
-    st.builds(cf.DeviceQuery, u32, u32),
+    st.builds(df.DeviceQuery, u32, u32),
     st.builds(
-        *(cf.DeviceReport, u16, u16, u32, u32, u32, i32, u64, u64, b16),
+        *(df.DeviceReport, u16, u16, u32, u32, u32, i32, u64, u64, b16),
         *(plain_text(size) for size in (16, 96, 32)),
-        *(st.tuples(i32, i32), several(st.builds(cf.DeviceProcess, u32, u16, u16, u64))),
+        *(st.tuples(i32, i32), several(st.builds(df.DeviceProcess, u32, u16, u16, u64))),
         several(st.tuples(u32, u64)),
     ),
-    st.builds(cf.UsageQuery),
-    st.builds(cf.Usage, several(st.builds(cf.DeviceUsage, u64, u64, u64))),
+    st.builds(df.UsageQuery),
+    st.builds(df.Usage, several(st.builds(df.DeviceUsage, u64, u64, u64))),
 )
 frames = st.builds(cf.Frame, bodies, u32)
 
@@ -89,10 +90,11 @@ def test_types_and_sizes_agree_with_control_h() -> None:
     sizes = re.findall(r"static_assert\(sizeof\((\w+)\) == (\d+)\)", header)
     checked = {name for name, size in sizes if name in by_name}
     assert {"Hello", "Welcome", "Open", "Opened", "Extent", "DeviceReport"} <= checked
-    by_name |= {part.__name__: part for part in (cf.DeviceProcess, cf.DeviceUsage)}
+    layouts = {name: body.LAYOUT for name, body in by_name.items()}
+    layouts |= {part.__name__: part.LAYOUT for part in (df.DeviceProcess, df.DeviceUsage)}
     for name, size in sizes:
-        if name in by_name:
-            assert by_name[name].LAYOUT.size == int(size), name
+        if name in layouts:
+            assert layouts[name].size == int(size), name
     assert f"{cf.MAGIC:#x}" in header
     assert f"MAX_PAYLOAD_BYTES = {cf.MAX_PAYLOAD_BYTES}" in header
     assert f"PROTOCOL_MINOR = {cf.PROTOCOL_MINOR}" in header

@@ -11,7 +11,10 @@ import pytest
 from framework.kvgpud import run
 
 from kvgpu.host import telemetry, usage_meter
-from kvgpu.host.control_frames import DeviceUsage, Frame, Usage, UsageQuery
+from kvgpu.host.control_frames import (
+    Frame,
+)
+from kvgpu.host.device_frames import DeviceUsage, Usage, UsageQuery
 from kvgpu.host.telemetry import NOTHING, Load, Telemetry
 from kvgpu.host.usage_meter import UsageMeter
 
@@ -55,7 +58,9 @@ def test_one_child_answers_all_who_ask(tmp_path: Path, driver: Path) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("script", ["sleep 60", "exit 1", "read line; echo nonsense", "echo '{}'"])
+@pytest.mark.parametrize(
+    "script", ["exec sleep 60", "exit 1", "read line; echo nonsense", "echo '{}'"]
+)
 def test_nvml_that_fails_costs_its_readings_only(
     tmp_path: Path, driver: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,8 @@ template <typename T>
 nvmlReturn_t read(nvmlDevice_t device, control::Reading reading, T* out) {
   std::shared_ptr<const Report> report;
   if (out == nullptr) return refuse(device, NVML_ERROR_INVALID_ARGUMENT);
-  if (const nvmlReturn_t bad = Library::get().report(device, Freshness::RECENT, &report)) return bad;
+  if (const nvmlReturn_t bad = Library::get().report(device, Freshness::RECENT, &report))
+    return bad;
   const auto value = report->find(reading);
   if (!value) return NVML_ERROR_NOT_SUPPORTED;
   *out = static_cast<T>(*value);

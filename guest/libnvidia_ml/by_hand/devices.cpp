@@ -67,8 +67,8 @@ nvmlReturn_t fill_address(nvmlDevice_t device, Info* pci) {
   using kvgpu::control::Reading;
   pci->pciDeviceId = static_cast<unsigned>(report->find(Reading::PCI_DEVICE_ID).value_or(0));
   pci->pciSubSystemId = static_cast<unsigned>(report->find(Reading::PCI_SUBSYSTEM_ID).value_or(0));
-  (void)std::snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", address.domain & 0xffffffffu,
-                      address.bus & 0xff, address.device & 0x1f);
+  (void)std::snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0",
+                      address.domain & 0xffffffffu, address.bus & 0xff, address.device & 0x1f);
   return NVML_SUCCESS;
 }
 

@@ -48,9 +48,10 @@ nvmlReturn_t Library::list_devices() {
     Report report{};
     const auto now = std::chrono::steady_clock::now();
     if (const nvmlReturn_t bad = ask(index, FIRST_LIMIT, &report)) return bad;
-    const uint64_t wanted = guest::settings().devices != 0 ? guest::settings().devices : MAX_DEVICES;
-    n_devices = static_cast<unsigned>(
-        std::min<uint64_t>({report.head.n_devices, MAX_DEVICES, wanted}));
+    const uint64_t wanted =
+        guest::settings().devices != 0 ? guest::settings().devices : MAX_DEVICES;
+    n_devices =
+        static_cast<unsigned>(std::min<uint64_t>({report.head.n_devices, MAX_DEVICES, wanted}));
     found[index] = {std::make_shared<const Report>(std::move(report)), now};
   }
   const std::lock_guard lock(mutex_);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lives from nvmlInit to nvmlShutdown: the devices, and what was last heard of them. Locks: one,
-// held for no longer than a copy takes.
+// What lives from nvmlInit to nvmlShutdown: the devices, and what was last heard of them. Locks:
+// one, held for no longer than a copy takes.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <string_view>
 
 #include "report.h"
 
@@ -44,7 +44,7 @@ class Library {
 
   mutable std::mutex mutex_;
   unsigned n_inits_ = 0;
-  unsigned n_devices_ = 0;
+  std::atomic<unsigned> n_devices_ = 0;
   std::array<Known, MAX_DEVICES> known_;
 };
 

@@ -95,8 +95,8 @@ nvmlReturn_t no_answer(ssize_t n) {
 }  // namespace
 
 std::optional<uint64_t> Report::find(control::Reading reading) const {
-  const auto found = std::ranges::find(readings, static_cast<uint32_t>(reading),
-                                       &control::DeviceReading::reading);
+  const auto found =
+      std::ranges::find(readings, static_cast<uint32_t>(reading), &control::DeviceReading::reading);
   return found == readings.end() ? std::nullopt : std::optional(found->value);
 }
 
@@ -105,8 +105,8 @@ nvmlReturn_t ask(unsigned device, std::chrono::milliseconds limit, Report* repor
   const Socket socket{guest::connect_to_host()};
   if (socket.fd < 0) {
     const int error = errno;
-    log(Level::WARNING, "NVML: cannot reach %s: %s. %s", guest::host_socket_path(),
-        strerror(error), guest::host_socket_hint(error));
+    log(Level::WARNING, "NVML: cannot reach %s: %s. %s", guest::host_socket_path(), strerror(error),
+        guest::host_socket_hint(error));
     return error == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_DRIVER_NOT_LOADED;
   }
   const struct {

@@ -84,7 +84,8 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data,
                                  unsigned int timeoutms) {
   if (const nvmlReturn_t bad = refuse(NVML_SUCCESS)) return bad;
   if (set == nullptr || data == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  timespec left{static_cast<time_t>(timeoutms / 1000), static_cast<long>(timeoutms % 1000) * 1000000};
+  timespec left{static_cast<time_t>(timeoutms / 1000),
+                static_cast<long>(timeoutms % 1000) * 1000000};
   while (nanosleep(&left, &left) != 0) continue;
   return NVML_ERROR_TIMEOUT;
 }

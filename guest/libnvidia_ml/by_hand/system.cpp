@@ -16,7 +16,8 @@ namespace {
 
 constexpr int CUDA_VERSION_SERVED = 13000;  // what guest/libcuda implements
 
-constexpr const char* WORDS[] = {  // by nvmlReturn_t; programs compare some of them
+constexpr const char* WORDS[] = {
+    // by nvmlReturn_t; programs compare some of them
     "Success",
     "Uninitialized",
     "Invalid Argument",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <type_traits>
+#include <utility>
 
 #include "answers.h"
 
@@ -124,7 +125,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                              unsigned long long lastSeenTimeStamp) {
   if (processSamplesCount == nullptr) return refuse(device, NVML_ERROR_INVALID_ARGUMENT);
   std::shared_ptr<const Report> report;
-  if (const nvmlReturn_t bad = Library::get().report(device, Freshness::RECENT, &report)) return bad;
+  if (const nvmlReturn_t bad = Library::get().report(device, Freshness::RECENT, &report))
+    return bad;
   if (!report->find(kvgpu::control::Reading::GPU_PERCENT)) return NVML_ERROR_NOT_SUPPORTED;
   const auto is_known = [](const DeviceProcess& process) {
     return process.gpu_percent != PERCENT_UNKNOWN;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DEVICE_QUERY and DEVICE_REPORT, USAGE_QUERY and USAGE (PROTOCOL.md §4): what NVML shows of a device.
+// DEVICE_QUERY and DEVICE_REPORT, USAGE_QUERY and USAGE (PROTOCOL.md §4): what NVML shows of a
+// device.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,8 @@ enum class Reading : uint32_t {
   PCI_SUBSYSTEM_ID = 28,  // likewise
   CLOCK_MHZ = 32,         // and the three behind it: one for each nvmlClockType_t
   MAX_CLOCK_MHZ = 36,     // likewise
-  TEMPERATURE_THRESHOLD_C = 40,  // and the seven behind it: one for each nvmlTemperatureThresholds_t
+  TEMPERATURE_THRESHOLD_C =
+      40,  // and the seven behind it: one for each nvmlTemperatureThresholds_t
 };
 
 struct DeviceReading {

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvidia-smi natively and through kvgpu on a real GPU: what it shows there is the slice.
+
+python tests/gpu/nvml.py OUT: the outputs go to OUT/nvml.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from framework.loopback import BUILD, PROGRAMS, ROOT, Loopback, loopback
+from framework.waiting import eventually
+
+APPS = "--query-compute-apps=pid,process_name,gpu_uuid,used_memory"
+FORMS = {
+    "default": [],
+    "L": ["-L"],
+    "q": ["-q"],
+    "query": [
+        "--query-gpu=name,uuid,pci.bus_id,memory.total,utilization.gpu,temperature.gpu,power.draw,"
+        "clocks.sm,driver_version",
+        "--format=csv",
+    ],
+    "apps": [APPS, "--format=csv"],
+    "dmon": ["dmon", "-c", "1"],
+    "pmon": ["pmon", "-c", "1"],
+}
+PROGRAM = ROOT / "tests/framework/nvml_program.py"
+SMI = BUILD / "guest/smi/kvgpu-smi"
+LIMIT_S = 60
+
+
+class Run:
+    """The programs of one `kvgpu run`."""
+
+    def __init__(self, host: Loopback, socket: str) -> None:
+        self._environment = {
+            **host.environment,
+            "LD_LIBRARY_PATH": host.environment["KVGPU_LIBCUDA_DIR"],
+            "KVGPU_SOCKET": socket,
+        }
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(part) for part in command],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+
+    def query(self, *options: str) -> list[list[str]]:
+        """Return the rows of one of nvidia-smi's tables."""
+        done = self.run("nvidia-smi", *options, "--format=csv,noheader,nounits")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [line.split(", ") for line in done.stdout.splitlines()]
+
+    @contextmanager
+    def program(self, *command: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """Start a program that says when it has begun; it ends with the block."""
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+
+@contextmanager
+def runs(host: Loopback) -> Iterator[tuple[Run, Run]]:
+    """Two tenants."""
+    with host.open_run() as first, host.open_run() as second:
+        yield Run(host, first), Run(host, second)
+
+
+def forms(run: Run, out: Path) -> None:
+    for name, options in FORMS.items():
+        native = subprocess.run(["nvidia-smi", *options], capture_output=True, text=True)
+        (out / f"{name}.native").write_text(native.stdout + native.stderr)
+        begun_s = time.monotonic()
+        remoted = run.run("nvidia-smi", *options)
+        took_ms = (time.monotonic() - begun_s) * 1000
+        (out / f"{name}.remoted").write_text(remoted.stdout + remoted.stderr)
+        assert remoted.returncode == native.returncode == 0, (name, remoted.stdout, remoted.stderr)
+        print(f"ok      nvidia-smi {name}: {took_ms:.0f} ms")
+
+
+def agrees_with_cuda(run: Run) -> None:
+    with run.program(sys.executable, PROGRAM, "compute", "blind", "wait") as program:
+        assert program.stdout
+        cuda: dict[str, Any] = json.loads(program.stdout.readline())["cuda"]
+        ((name, uuid, bus_id, serial),) = run.query("--query-gpu=name,uuid,pci.bus_id,serial")
+        (device,) = json.loads(run.run(SMI, "--json").stdout)["devices"]
+        assert uuid.removeprefix("GPU-").replace("-", "") == cuda["uuid"]
+        assert bus_id.lower() == "0000" + cuda["pci_bus_id"].lower()
+        assert device["total_bytes"] == cuda["total"] == cuda["device_total"]
+        assert device["total_bytes"] - device["used_bytes"] == cuda["free"], (device, cuda)
+        assert "N/A" in serial, serial
+        print(f"ok      {name}, {uuid}: memory, UUID and PCI address are CUDA's, to the byte")
+
+
+def own_processes_only(own: Run, other: Run, host: Loopback) -> None:
+    steady = PROGRAMS / "steady"
+    with own.program(steady, "60") as mine, other.program(steady, "60") as theirs:
+        assert eventually(lambda: own.query(APPS) and other.query(APPS), 30)
+        workers = {str(pid) for pid in host.worker_pids()}
+        for run, process in ((own, mine), (other, theirs)):
+            ((pid, name, _uuid, used_mib),) = run.query(APPS)
+            assert pid == str(process.pid), (pid, process.pid)
+            assert pid not in workers
+            assert Path(name).name == "steady", name
+            assert int(used_mib) > 0
+        monitored = own.run("nvidia-smi", "pmon", "-c", "1").stdout
+        assert str(mine.pid) in monitored, monitored
+        assert str(theirs.pid) not in monitored, monitored
+        assert eventually(lambda: own.query("--query-gpu=utilization.gpu") > [["0"]], 20)
+    print("ok      each of two runs sees its own process, by its own pid, and its load")
+
+
+def nobodys_load(own: Run, other: Run) -> None:
+    with other.program(PROGRAMS / "steady", "60"):
+        assert eventually(lambda: other.query(APPS), 30)
+        time.sleep(3)
+        ((load, used_mib),) = own.query("--query-gpu=utilization.gpu,memory.used")
+        assert (load, used_mib) == ("0", "0"), (load, used_mib)
+        assert own.query(APPS) == []
+    print("ok      who does nothing sees no load and no memory of others")
+
+
+def main() -> None:
+    out = Path(sys.argv[1]) / "nvml"
+    out.mkdir(parents=True, exist_ok=True)
+    # No jail: the machine may be a container that cannot make one.
+    with loopback(driver="nvidia", jail=False) as host:
+        with runs(host) as (own, other):
+            forms(own, out)
+            agrees_with_cuda(own)
+            own_processes_only(own, other, host)
+            nobodys_load(own, other)
+
+
+if __name__ == "__main__":
+    main()
