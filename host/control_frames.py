@@ -267,9 +267,6 @@ class Resolved(Body):
 
 
 @dataclass(frozen=True, slots=True)
-
-
-@dataclass(frozen=True, slots=True)
 class StreamForm(Body):
     """Any frame of a byte-stream session: kvgpud passes it on as it is."""
 
