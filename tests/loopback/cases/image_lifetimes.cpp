@@ -69,7 +69,7 @@ TEST_CASE("arrays: large ones by pageable memory with room between the rows") {
   down.dstHeight = HEIGHT;
   CU(cuMemcpy3D(&down));
   for (size_t row = 0; row < HEIGHT * DEPTH; ++row) {
-    std::copy_n(from.begin() + row * PITCH, WIDTH, expected.begin() + row * PITCH);
+    std::copy_n(&from[row * PITCH], WIDTH, &expected[row * PITCH]);
   }
   CHECK(to == expected);
   up.dstZ = 1;  // one slice too many, of which nothing is written
