@@ -50,6 +50,7 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   if (!handle || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  if (current().green) flags |= CU_STREAM_NON_BLOCKING;  // a green context has no others
   auto stream = std::make_shared<Stream>(*context, flags, priority, current().green);
   *handle = reinterpret_cast<CUstream>(stream.get());
   context->streams.add(std::move(stream));
