@@ -162,7 +162,7 @@ class Model:
 def snake_case(name: str) -> str:
     """Turn cuMemcpyHtoDAsync_v2 into memcpy_htod_async_v2."""
     name = name.removeprefix("cu").replace("D2D", "D2d").replace("PCIBus", "PciBus")
-    name = re.sub(r"(?<=Memcpy)([AHD]to)([AHD])", lambda m: m[1] + m[2].lower(), name)
+    name = re.sub(r"(?<=Memcpy)([ADH]to)([ADH])", lambda m: m[1] + m[2].lower(), name)
     name = re.sub(r"([123])D(?=[A-Z_]|$)", r"_\1d", name)  # Memcpy2DAsync
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
