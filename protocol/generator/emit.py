@@ -22,7 +22,7 @@ HANDLE_KINDS = {
 GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT"})
 # Scalars that fit a u64 on the wire and back by a cast.
 SCALARS = frozenset(
-    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig CUgraphNodeType".split()
+    "int size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig CUgraphNodeType CUdevice_P2PAttribute".split()
 ) | {"unsigned int", "unsigned long long"}
 
 

@@ -1103,6 +1103,31 @@ EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle 
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::ipc_open_event_handle(phEvent, handle);
 }
+EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_can_access_peer(canAccessPeer, dev, peerDev);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib,
+                                                CUdevice srcDevice, CUdevice dstDevice) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_p2_pattribute(value, attrib, srcDevice, dstDevice);
+}
+EXPORT CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
+                                                         const CUatomicOperation* operations,
+                                                         unsigned int count, CUdevice srcDevice,
+                                                         CUdevice dstDevice) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::device_get_p2_patomic_capabilities(capabilities, operations, count, srcDevice,
+                                                   dstDevice);
+}
+EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_enable_peer_access(peerContext, Flags);
+}
+EXPORT CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext) {
+  if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+  return guest::ctx_disable_peer_access(peerContext);
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
   return guest::stream_begin_capture_v2(hStream, mode);

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[267] = {
+const RefusedName REFUSED_NAMES[262] = {
     {"cuArray3DCreate", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DCreate_v2", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuArray3DGetDescriptor", "textures, surfaces and CUDA arrays are not served yet"},
@@ -29,8 +29,6 @@ const RefusedName REFUSED_NAMES[267] = {
     {"cuCoredumpGetAttributeGlobal", "core dumps of the GPU would be written on the host"},
     {"cuCoredumpSetAttribute", "core dumps of the GPU would be written on the host"},
     {"cuCoredumpSetAttributeGlobal", "core dumps of the GPU would be written on the host"},
-    {"cuCtxDisablePeerAccess", "access between GPUs is not served yet"},
-    {"cuCtxEnablePeerAccess", "access between GPUs is not served yet"},
     {"cuCtxFromGreenCtx", "green contexts and device resources are not served yet"},
     {"cuCtxGetDevResource", "green contexts and device resources are not served yet"},
     {"cuCtxGetExecAffinity", "green contexts and device resources are not served yet"},
@@ -42,7 +40,6 @@ const RefusedName REFUSED_NAMES[267] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDevResourceGenerateDesc", "green contexts and device resources are not served yet"},
     {"cuDevSmResourceSplitByCount", "green contexts and device resources are not served yet"},
-    {"cuDeviceCanAccessPeer", "access between GPUs is not served yet"},
     {"cuDeviceGetDevResource", "green contexts and device resources are not served yet"},
     {"cuDeviceGetExecAffinitySupport", "green contexts and device resources are not served yet"},
     {"cuDeviceGetHostAtomicCapabilities", "this query of a device is not served yet"},
@@ -50,8 +47,6 @@ const RefusedName REFUSED_NAMES[267] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDeviceGetNvSciSyncAttributes",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuDeviceGetP2PAtomicCapabilities", "access between GPUs is not served yet"},
-    {"cuDeviceGetP2PAttribute", "access between GPUs is not served yet"},
     {"cuDeviceGetProperties", "this query of a device is not served yet"},
     {"cuDeviceGetTexture1DLinearMaxWidth", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
@@ -237,12 +232,18 @@ const RefusedName REFUSED_NAMES[267] = {
     {"cuModuleGetGlobal", "variant of an older CUDA release, not served yet"},
     {"cuModuleGetSurfRef", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuModuleGetTexRef", "textures, surfaces and CUDA arrays are not served yet"},
-    {"cuMulticastAddDevice", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastBindAddr", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastBindMem", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastCreate", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastGetGranularity", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastUnbind", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastAddDevice",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastBindAddr",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastBindMem",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastCreate",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastGetGranularity",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastUnbind",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuParamSetTexRef", "textures, surfaces and CUDA arrays are not served yet"},
     {"cuProfilerInitialize", "CUPTI and profilers need the driver's internals"},
     {"cuProfilerStart", "CUPTI and profilers need the driver's internals"},
@@ -308,8 +309,8 @@ const RefusedName REFUSED_NAMES[267] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 267;
-std::atomic<uint64_t> refused_calls[267];
+const int N_REFUSED_NAMES = 262;
+std::atomic<uint64_t> refused_calls[262];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -334,248 +335,243 @@ EXPORT int cuCoredumpGetAttribute() { return kvgpu::guest::refuse(18); }
 EXPORT int cuCoredumpGetAttributeGlobal() { return kvgpu::guest::refuse(19); }
 EXPORT int cuCoredumpSetAttribute() { return kvgpu::guest::refuse(20); }
 EXPORT int cuCoredumpSetAttributeGlobal() { return kvgpu::guest::refuse(21); }
-EXPORT int cuCtxDisablePeerAccess() { return kvgpu::guest::refuse(22); }
-EXPORT int cuCtxEnablePeerAccess() { return kvgpu::guest::refuse(23); }
-EXPORT int cuCtxFromGreenCtx() { return kvgpu::guest::refuse(24); }
-EXPORT int cuCtxGetDevResource() { return kvgpu::guest::refuse(25); }
-EXPORT int cuCtxGetExecAffinity() { return kvgpu::guest::refuse(26); }
-EXPORT int cuCtxRecordEvent() { return kvgpu::guest::refuse(27); }
-EXPORT int cuCtxWaitEvent() { return kvgpu::guest::refuse(28); }
-EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(29); }
-EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(30); }
-EXPORT int cuDevResourceGenerateDesc() { return kvgpu::guest::refuse(31); }
-EXPORT int cuDevSmResourceSplitByCount() { return kvgpu::guest::refuse(32); }
-EXPORT int cuDeviceCanAccessPeer() { return kvgpu::guest::refuse(33); }
-EXPORT int cuDeviceGetDevResource() { return kvgpu::guest::refuse(34); }
-EXPORT int cuDeviceGetExecAffinitySupport() { return kvgpu::guest::refuse(35); }
-EXPORT int cuDeviceGetHostAtomicCapabilities() { return kvgpu::guest::refuse(36); }
-EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(37); }
-EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(38); }
-EXPORT int cuDeviceGetP2PAtomicCapabilities() { return kvgpu::guest::refuse(39); }
-EXPORT int cuDeviceGetP2PAttribute() { return kvgpu::guest::refuse(40); }
-EXPORT int cuDeviceGetProperties() { return kvgpu::guest::refuse(41); }
-EXPORT int cuDeviceGetTexture1DLinearMaxWidth() { return kvgpu::guest::refuse(42); }
-EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(43); }
-EXPORT int cuDeviceTotalMem() { return kvgpu::guest::refuse(44); }
-EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(45); }
-EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(46); }
-EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(47); }
-EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(48); }
-EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(49); }
-EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(50); }
-EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(51); }
-EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(52); }
-EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(53); }
-EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(54); }
-EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(55); }
-EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(56); }
-EXPORT int cuEventDestroy() { return kvgpu::guest::refuse(57); }
-EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(58); }
-EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(59); }
-EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(60); }
-EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(61); }
-EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(62); }
-EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(63); }
-EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(64); }
-EXPORT int cuGLInit() { return kvgpu::guest::refuse(65); }
-EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(66); }
-EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(67); }
-EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(68); }
-EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(69); }
-EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(70); }
-EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(71); }
-EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(72); }
-EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(73); }
-EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(74); }
-EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(75); }
-EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(76); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(77); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(78); }
-EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(79); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(80); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(81); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(82); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(83); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(84); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(85); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(86); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(87); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(88); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(89); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(90); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(91); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(92); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(93); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(94); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(95); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(96); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(97); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(98); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(99); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(100); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(101); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(102); }
-EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(103); }
-EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(104); }
-EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(105); }
-EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(106); }
-EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(107); }
-EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(108); }
-EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(109); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(110); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(111); }
-EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(112); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(113); }
-EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(114); }
-EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(115); }
-EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(116); }
-EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(117); }
-EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(118); }
-EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(119); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(120); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(121); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(122); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(123); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(124); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(134); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(135); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(136); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(137); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(138); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(139); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(140); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(141); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(142); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(143); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(144); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(145); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(146); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(147); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(148); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(149); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(150); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(151); }
-EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(152); }
-EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(153); }
-EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(154); }
-EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(155); }
-EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(156); }
-EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(157); }
-EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(158); }
-EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(159); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(160); }
-EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(161); }
-EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(162); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(163); }
-EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(164); }
-EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(165); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(166); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(167); }
-EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(168); }
-EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(169); }
-EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(170); }
-EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(171); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(172); }
-EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(173); }
-EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(174); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(175); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(176); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(177); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(178); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(179); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(180); }
-EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(181); }
-EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(182); }
-EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(183); }
-EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(184); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(185); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(186); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(187); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(188); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(189); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(190); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(191); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(192); }
-EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(193); }
-EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(194); }
-EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(195); }
-EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(196); }
-EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(197); }
-EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(198); }
-EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(199); }
-EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(200); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(201); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(202); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(203); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(204); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(205); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(206); }
-EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(207); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(208); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(209); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(210); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(211); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(212); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(213); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(214); }
-EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(215); }
-EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(216); }
-EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(217); }
-EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(218); }
-EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(219); }
-EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(220); }
-EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(221); }
-EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(222); }
-EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(223); }
-EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(224); }
-EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(225); }
-EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(226); }
-EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(227); }
-EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(228); }
-EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(229); }
-EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(230); }
-EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(231); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(232); }
-EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(233); }
-EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(234); }
-EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(235); }
-EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(236); }
-EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(237); }
-EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(238); }
-EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(239); }
-EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(240); }
-EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(241); }
-EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(242); }
-EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(243); }
-EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(244); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(245); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(246); }
-EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(247); }
-EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(248); }
-EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(249); }
-EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(250); }
-EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(251); }
-EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(252); }
-EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(253); }
-EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(254); }
-EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(255); }
-EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(256); }
-EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(257); }
-EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(258); }
-EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(259); }
-EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(260); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(261); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(262); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(263); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(264); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(265); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(266); }
+EXPORT int cuCtxFromGreenCtx() { return kvgpu::guest::refuse(22); }
+EXPORT int cuCtxGetDevResource() { return kvgpu::guest::refuse(23); }
+EXPORT int cuCtxGetExecAffinity() { return kvgpu::guest::refuse(24); }
+EXPORT int cuCtxRecordEvent() { return kvgpu::guest::refuse(25); }
+EXPORT int cuCtxWaitEvent() { return kvgpu::guest::refuse(26); }
+EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(27); }
+EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(28); }
+EXPORT int cuDevResourceGenerateDesc() { return kvgpu::guest::refuse(29); }
+EXPORT int cuDevSmResourceSplitByCount() { return kvgpu::guest::refuse(30); }
+EXPORT int cuDeviceGetDevResource() { return kvgpu::guest::refuse(31); }
+EXPORT int cuDeviceGetExecAffinitySupport() { return kvgpu::guest::refuse(32); }
+EXPORT int cuDeviceGetHostAtomicCapabilities() { return kvgpu::guest::refuse(33); }
+EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(34); }
+EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(35); }
+EXPORT int cuDeviceGetProperties() { return kvgpu::guest::refuse(36); }
+EXPORT int cuDeviceGetTexture1DLinearMaxWidth() { return kvgpu::guest::refuse(37); }
+EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(38); }
+EXPORT int cuDeviceTotalMem() { return kvgpu::guest::refuse(39); }
+EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(40); }
+EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(41); }
+EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(42); }
+EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(43); }
+EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(44); }
+EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(45); }
+EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(46); }
+EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(47); }
+EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(48); }
+EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(49); }
+EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(50); }
+EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(51); }
+EXPORT int cuEventDestroy() { return kvgpu::guest::refuse(52); }
+EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(53); }
+EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(54); }
+EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(55); }
+EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(56); }
+EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(57); }
+EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(58); }
+EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(59); }
+EXPORT int cuGLInit() { return kvgpu::guest::refuse(60); }
+EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(61); }
+EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(62); }
+EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(63); }
+EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(64); }
+EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(65); }
+EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(66); }
+EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(67); }
+EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(68); }
+EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(69); }
+EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(70); }
+EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(71); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(72); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(73); }
+EXPORT int cuGraphConditionalHandleCreate() { return kvgpu::guest::refuse(74); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(75); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(76); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(77); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(78); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(79); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(80); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(81); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(82); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(83); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(84); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(85); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(86); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(87); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(88); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(89); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(90); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(91); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(92); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(93); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(94); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(95); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(96); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(97); }
+EXPORT int cuGreenCtxCreate() { return kvgpu::guest::refuse(98); }
+EXPORT int cuGreenCtxDestroy() { return kvgpu::guest::refuse(99); }
+EXPORT int cuGreenCtxGetDevResource() { return kvgpu::guest::refuse(100); }
+EXPORT int cuGreenCtxGetId() { return kvgpu::guest::refuse(101); }
+EXPORT int cuGreenCtxRecordEvent() { return kvgpu::guest::refuse(102); }
+EXPORT int cuGreenCtxStreamCreate() { return kvgpu::guest::refuse(103); }
+EXPORT int cuGreenCtxWaitEvent() { return kvgpu::guest::refuse(104); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(105); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(106); }
+EXPORT int cuLaunchCooperativeKernelMultiDevice() { return kvgpu::guest::refuse(107); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(108); }
+EXPORT int cuLibraryGetUnifiedFunction() { return kvgpu::guest::refuse(109); }
+EXPORT int cuLogsCurrent() { return kvgpu::guest::refuse(110); }
+EXPORT int cuLogsDumpToFile() { return kvgpu::guest::refuse(111); }
+EXPORT int cuLogsDumpToMemory() { return kvgpu::guest::refuse(112); }
+EXPORT int cuLogsRegisterCallback() { return kvgpu::guest::refuse(113); }
+EXPORT int cuLogsUnregisterCallback() { return kvgpu::guest::refuse(114); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(115); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(116); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(117); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(118); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(119); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(120); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(121); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(122); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(123); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(124); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(125); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(126); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(127); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(128); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(129); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(130); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(131); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(132); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(133); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(134); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(135); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(136); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(137); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(138); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(139); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(140); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(141); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(142); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(143); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(144); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(145); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(146); }
+EXPORT int cuMemcpy3DBatchAsync() { return kvgpu::guest::refuse(147); }
+EXPORT int cuMemcpy3DBatchAsync_ptsz() { return kvgpu::guest::refuse(148); }
+EXPORT int cuMemcpy3DBatchAsync_v2() { return kvgpu::guest::refuse(149); }
+EXPORT int cuMemcpy3DBatchAsync_v2_ptsz() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemcpy3DPeer() { return kvgpu::guest::refuse(151); }
+EXPORT int cuMemcpy3DPeerAsync() { return kvgpu::guest::refuse(152); }
+EXPORT int cuMemcpy3DPeerAsync_ptsz() { return kvgpu::guest::refuse(153); }
+EXPORT int cuMemcpy3DPeer_ptds() { return kvgpu::guest::refuse(154); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(155); }
+EXPORT int cuMemcpyAtoA_v2() { return kvgpu::guest::refuse(156); }
+EXPORT int cuMemcpyAtoA_v2_ptds() { return kvgpu::guest::refuse(157); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(158); }
+EXPORT int cuMemcpyAtoD_v2() { return kvgpu::guest::refuse(159); }
+EXPORT int cuMemcpyAtoD_v2_ptds() { return kvgpu::guest::refuse(160); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(161); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(162); }
+EXPORT int cuMemcpyAtoHAsync_v2() { return kvgpu::guest::refuse(163); }
+EXPORT int cuMemcpyAtoHAsync_v2_ptsz() { return kvgpu::guest::refuse(164); }
+EXPORT int cuMemcpyAtoH_v2() { return kvgpu::guest::refuse(165); }
+EXPORT int cuMemcpyAtoH_v2_ptds() { return kvgpu::guest::refuse(166); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(167); }
+EXPORT int cuMemcpyDtoA_v2() { return kvgpu::guest::refuse(168); }
+EXPORT int cuMemcpyDtoA_v2_ptds() { return kvgpu::guest::refuse(169); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(170); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(171); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(172); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(173); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(174); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(175); }
+EXPORT int cuMemcpyHtoAAsync_v2() { return kvgpu::guest::refuse(176); }
+EXPORT int cuMemcpyHtoAAsync_v2_ptsz() { return kvgpu::guest::refuse(177); }
+EXPORT int cuMemcpyHtoA_v2() { return kvgpu::guest::refuse(178); }
+EXPORT int cuMemcpyHtoA_v2_ptds() { return kvgpu::guest::refuse(179); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(180); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(181); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(182); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(183); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(184); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(185); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(186); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(187); }
+EXPORT int cuMipmappedArrayCreate() { return kvgpu::guest::refuse(188); }
+EXPORT int cuMipmappedArrayDestroy() { return kvgpu::guest::refuse(189); }
+EXPORT int cuMipmappedArrayGetLevel() { return kvgpu::guest::refuse(190); }
+EXPORT int cuMipmappedArrayGetMemoryRequirements() { return kvgpu::guest::refuse(191); }
+EXPORT int cuMipmappedArrayGetSparseProperties() { return kvgpu::guest::refuse(192); }
+EXPORT int cuModuleGetGlobal() { return kvgpu::guest::refuse(193); }
+EXPORT int cuModuleGetSurfRef() { return kvgpu::guest::refuse(194); }
+EXPORT int cuModuleGetTexRef() { return kvgpu::guest::refuse(195); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(196); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(197); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(198); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(199); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(200); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(201); }
+EXPORT int cuParamSetTexRef() { return kvgpu::guest::refuse(202); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(203); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(204); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(205); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(206); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(207); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(208); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(209); }
+EXPORT int cuStreamGetGreenCtx() { return kvgpu::guest::refuse(210); }
+EXPORT int cuSurfObjectCreate() { return kvgpu::guest::refuse(211); }
+EXPORT int cuSurfObjectDestroy() { return kvgpu::guest::refuse(212); }
+EXPORT int cuSurfObjectGetResourceDesc() { return kvgpu::guest::refuse(213); }
+EXPORT int cuSurfRefGetArray() { return kvgpu::guest::refuse(214); }
+EXPORT int cuSurfRefSetArray() { return kvgpu::guest::refuse(215); }
+EXPORT int cuTensorMapEncodeIm2col() { return kvgpu::guest::refuse(216); }
+EXPORT int cuTensorMapEncodeIm2colWide() { return kvgpu::guest::refuse(217); }
+EXPORT int cuTensorMapEncodeTiled() { return kvgpu::guest::refuse(218); }
+EXPORT int cuTensorMapReplaceAddress() { return kvgpu::guest::refuse(219); }
+EXPORT int cuTexObjectCreate() { return kvgpu::guest::refuse(220); }
+EXPORT int cuTexObjectDestroy() { return kvgpu::guest::refuse(221); }
+EXPORT int cuTexObjectGetResourceDesc() { return kvgpu::guest::refuse(222); }
+EXPORT int cuTexObjectGetResourceViewDesc() { return kvgpu::guest::refuse(223); }
+EXPORT int cuTexObjectGetTextureDesc() { return kvgpu::guest::refuse(224); }
+EXPORT int cuTexRefCreate() { return kvgpu::guest::refuse(225); }
+EXPORT int cuTexRefDestroy() { return kvgpu::guest::refuse(226); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(227); }
+EXPORT int cuTexRefGetAddressMode() { return kvgpu::guest::refuse(228); }
+EXPORT int cuTexRefGetAddress_v2() { return kvgpu::guest::refuse(229); }
+EXPORT int cuTexRefGetArray() { return kvgpu::guest::refuse(230); }
+EXPORT int cuTexRefGetBorderColor() { return kvgpu::guest::refuse(231); }
+EXPORT int cuTexRefGetFilterMode() { return kvgpu::guest::refuse(232); }
+EXPORT int cuTexRefGetFlags() { return kvgpu::guest::refuse(233); }
+EXPORT int cuTexRefGetFormat() { return kvgpu::guest::refuse(234); }
+EXPORT int cuTexRefGetMaxAnisotropy() { return kvgpu::guest::refuse(235); }
+EXPORT int cuTexRefGetMipmapFilterMode() { return kvgpu::guest::refuse(236); }
+EXPORT int cuTexRefGetMipmapLevelBias() { return kvgpu::guest::refuse(237); }
+EXPORT int cuTexRefGetMipmapLevelClamp() { return kvgpu::guest::refuse(238); }
+EXPORT int cuTexRefGetMipmappedArray() { return kvgpu::guest::refuse(239); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(240); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(241); }
+EXPORT int cuTexRefSetAddress2D_v2() { return kvgpu::guest::refuse(242); }
+EXPORT int cuTexRefSetAddress2D_v3() { return kvgpu::guest::refuse(243); }
+EXPORT int cuTexRefSetAddressMode() { return kvgpu::guest::refuse(244); }
+EXPORT int cuTexRefSetAddress_v2() { return kvgpu::guest::refuse(245); }
+EXPORT int cuTexRefSetArray() { return kvgpu::guest::refuse(246); }
+EXPORT int cuTexRefSetBorderColor() { return kvgpu::guest::refuse(247); }
+EXPORT int cuTexRefSetFilterMode() { return kvgpu::guest::refuse(248); }
+EXPORT int cuTexRefSetFlags() { return kvgpu::guest::refuse(249); }
+EXPORT int cuTexRefSetFormat() { return kvgpu::guest::refuse(250); }
+EXPORT int cuTexRefSetMaxAnisotropy() { return kvgpu::guest::refuse(251); }
+EXPORT int cuTexRefSetMipmapFilterMode() { return kvgpu::guest::refuse(252); }
+EXPORT int cuTexRefSetMipmapLevelBias() { return kvgpu::guest::refuse(253); }
+EXPORT int cuTexRefSetMipmapLevelClamp() { return kvgpu::guest::refuse(254); }
+EXPORT int cuTexRefSetMipmappedArray() { return kvgpu::guest::refuse(255); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(256); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(257); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(258); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(259); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(260); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(261); }

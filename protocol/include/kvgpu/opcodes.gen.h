@@ -177,6 +177,12 @@ enum class Op : uint16_t {
   cuIpcGetEventHandle = 479,
   cuIpcOpenEventHandle = 480,
   REVOKE = 481,
+  cuDeviceCanAccessPeer = 482,
+  cuDeviceGetP2PAttribute = 483,
+  cuDeviceGetP2PAtomicCapabilities = 484,
+  cuCtxEnablePeerAccess = 485,
+  cuCtxDisablePeerAccess = 486,
+  cuMemcpyPeerAsync = 487,
 };
 
 // The minor version of the protocol that brought the record.
@@ -292,6 +298,12 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuIpcGetEventHandle:
     case Op::cuIpcOpenEventHandle:
     case Op::REVOKE:
+    case Op::cuDeviceCanAccessPeer:
+    case Op::cuDeviceGetP2PAttribute:
+    case Op::cuDeviceGetP2PAtomicCapabilities:
+    case Op::cuCtxEnablePeerAccess:
+    case Op::cuCtxDisablePeerAccess:
+    case Op::cuMemcpyPeerAsync:
       return 3;
     default:
       return 1;
