@@ -340,6 +340,7 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     },
     ("cuMemPoolSetAccess", "count"): lambda _: ctypes.c_size_t(1),
     ("cuMemSetAccess", "count"): lambda _: ctypes.c_size_t(1),
+    ("cuDeviceGetP2PAtomicCapabilities", "count"): lambda _: 1,
     ("cuMemImportFromShareableHandle", "osHandle"): lambda s: s.descriptor(),
     ("cuMemPoolImportFromShareableHandle", "handle"): lambda s: s.descriptor(),
     ("cuMemPoolExportPointer", "shareData_out"): lambda s: s.buffer,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from framework.loopback import (
@@ -48,9 +49,16 @@ def test_case_beyond_kvgpu_on_the_software_gpu_itself(case: str) -> None:
     check_on_the_software_gpu_itself(case)
 
 
-@pytest.mark.parametrize("case", [c for c in case_names(beyond_kvgpu=True) if "peers" in c])
-def test_case_beyond_kvgpu_on_two_devices(case: str) -> None:
+@pytest.fixture(scope="module")
+def two_devices() -> Iterator[Loopback]:
+    with loopback(KVGPU_SOFTWARE_GPU_DEVICES="2") as running:
+        yield running
+
+
+@pytest.mark.parametrize("case", [c for c in case_names() if "peers" in c])
+def test_case_on_two_devices(two_devices: Loopback, case: str) -> None:
     check_on_the_software_gpu_itself(case, KVGPU_SOFTWARE_GPU_DEVICES="2")
+    assert "1 passed" in two_devices.check(LOOPBACK / "driver_cases", case_filter(case))
 
 
 def test_what_is_beyond_kvgpu_is_refused(host: Loopback) -> None:

@@ -195,15 +195,6 @@ CUresult copy_inferred(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream 
   return CUDA_SUCCESS;
 }
 
-// Between devices a copy would have to cross from one context to another.
-CUresult copy_peer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
-                   size_t bytes, CUstream stream) {
-  const Context *const to = find(dst_context), *const from = find(src_context);
-  if (to == nullptr || from == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (to != from) return static_cast<CUresult>(refuse_part("a copy between two GPUs"));
-  return copy_dtod(dst, src, bytes, stream);
-}
-
 CUresult set(wire::Op op, CUdeviceptr dst, uint32_t value, size_t n, size_t element_bytes,
              CUstream stream, Wait wait_where_asked = Wait::NO) {
   const Enqueue enqueue(stream);
@@ -248,15 +239,6 @@ CUresult memcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream str
 CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
   return copy_inferred(dst, src, ByteCount, hStream, Wait::NO);
 }
-CUresult memcpy_peer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                     CUcontext srcContext, size_t ByteCount, CUstream stream) {
-  return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream);
-}
-CUresult memcpy_peer_async(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                           CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
-}
-
 CUresult memset_d8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream stream) {
   return set(wire::Op::cuMemsetD8Async, dstDevice, uc, N, 1, stream, Wait::UNTIL_DONE);
 }

@@ -127,25 +127,6 @@ bool is_empty(const wire::MemcpyNode& box) {
   return box.width_bytes == 0 || box.height == 0 || box.depth == 0;
 }
 
-CUresult copy_box(const Enqueue& enqueue, const wire::MemcpyNode& box, Wait wait) {
-  if (is_empty(box)) return CUDA_SUCCESS;
-  if (has_array(box)) return copy_array_box(enqueue, box, wait);
-  const Shape shape{box.width_bytes, box.height};
-  if (box.depth > 1) {
-    wire::MemcpyNode placed = box;
-    Operand to{}, from{};
-    if (const CUresult bad = place_side(box, &placed.dst, &to)) return bad;
-    if (const CUresult bad = place_side(box, &placed.src, &from)) return bad;
-    if (!to.is_pageable() && !from.is_pageable()) {
-      return copy_placed_box(enqueue, placed, to, from, wait);
-    }
-  }
-  for (uint64_t z = 0; z < box.depth; ++z) {
-    if (const CUresult bad = copy_plane(enqueue, box.dst, box.src, shape, z, wait)) return bad;
-  }
-  return CUDA_SUCCESS;
-}
-
 CUresult copy_2d(const CUDA_MEMCPY2D* p, CUstream stream, Wait wait) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(stream);
@@ -156,42 +137,6 @@ CUresult copy_3d(const CUDA_MEMCPY3D* p, CUstream stream, Wait wait) {
   if (p == nullptr || p->srcLOD != 0 || p->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(stream);
   return enqueue.status() == CUDA_SUCCESS ? copy_box(enqueue, box_of(*p), wait) : enqueue.status();
-}
-
-// Between devices a copy would have to cross from one context to another.
-CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream, Wait wait) {
-  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto context_of = [](CUcontext context) {
-    return context == nullptr ? current_context() : find(context);
-  };
-  const Context *const to = context_of(p->dstContext), *const from = context_of(p->srcContext);
-  if (to == nullptr || from == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (to != from) return static_cast<CUresult>(refuse_part("a copy between two GPUs"));
-  CUDA_MEMCPY3D copy{};
-  copy.dstMemoryType = p->dstMemoryType;
-  copy.dstHost = p->dstHost;
-  copy.dstDevice = p->dstDevice;
-  copy.dstArray = p->dstArray;
-  copy.dstLOD = p->dstLOD;
-  copy.dstXInBytes = p->dstXInBytes;
-  copy.dstY = p->dstY;
-  copy.dstZ = p->dstZ;
-  copy.dstPitch = p->dstPitch;
-  copy.dstHeight = p->dstHeight;
-  copy.srcMemoryType = p->srcMemoryType;
-  copy.srcHost = p->srcHost;
-  copy.srcDevice = p->srcDevice;
-  copy.srcArray = p->srcArray;
-  copy.srcLOD = p->srcLOD;
-  copy.srcXInBytes = p->srcXInBytes;
-  copy.srcY = p->srcY;
-  copy.srcZ = p->srcZ;
-  copy.srcPitch = p->srcPitch;
-  copy.srcHeight = p->srcHeight;
-  copy.WidthInBytes = p->WidthInBytes;
-  copy.Height = p->Height;
-  copy.Depth = p->Depth;
-  return copy_3d(&copy, stream, wait);
 }
 
 CUresult set_2d(wire::Op op, CUdeviceptr dst, size_t pitch_bytes, uint32_t value, size_t width,
@@ -221,6 +166,25 @@ CUresult set_2d(wire::Op op, CUdeviceptr dst, size_t pitch_bytes, uint32_t value
 
 }  // namespace
 
+CUresult copy_box(const Enqueue& enqueue, const wire::MemcpyNode& box, Wait wait) {
+  if (is_empty(box)) return CUDA_SUCCESS;
+  if (has_array(box)) return copy_array_box(enqueue, box, wait);
+  const Shape shape{box.width_bytes, box.height};
+  if (box.depth > 1) {
+    wire::MemcpyNode placed = box;
+    Operand to{}, from{};
+    if (const CUresult bad = place_side(box, &placed.dst, &to)) return bad;
+    if (const CUresult bad = place_side(box, &placed.src, &from)) return bad;
+    if (!to.is_pageable() && !from.is_pageable()) {
+      return copy_placed_box(enqueue, placed, to, from, wait);
+    }
+  }
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    if (const CUresult bad = copy_plane(enqueue, box.dst, box.src, shape, z, wait)) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult memcpy_2d_v2(const CUDA_MEMCPY2D* pCopy, CUstream stream) {
   return copy_2d(pCopy, stream, Wait::UNTIL_DONE);
 }
@@ -235,13 +199,6 @@ CUresult memcpy_3d_v2(const CUDA_MEMCPY3D* pCopy, CUstream stream) {
 }
 CUresult memcpy_3d_async_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
   return copy_3d(pCopy, hStream, Wait::NO);
-}
-
-CUresult memcpy_3d_peer(const CUDA_MEMCPY3D_PEER* pCopy, CUstream stream) {
-  return copy_3d_peer(pCopy, stream, Wait::UNTIL_DONE);
-}
-CUresult memcpy_3d_peer_async(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  return copy_3d_peer(pCopy, hStream, Wait::NO);
 }
 
 CUresult memset_d2d8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,

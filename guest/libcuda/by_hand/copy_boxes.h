@@ -21,6 +21,9 @@ bool may_be(uint32_t type, const Operand& found);
 // CUDA_ERROR_INVALID_VALUE: there is no such side.
 CUresult place_side(const wire::MemcpyNode& box, wire::MemcpySide* side, Operand* found);
 
+// Any copy of a box within a device.
+CUresult copy_box(const Enqueue& enqueue, const wire::MemcpyNode& box, Wait wait);
+
 // Copies with arrays.
 bool has_array(const wire::MemcpyNode& box);
 CUresult copy_array_box(const Enqueue& enqueue, const wire::MemcpyNode& box, Wait wait);

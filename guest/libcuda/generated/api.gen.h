@@ -393,6 +393,14 @@ CUresult ipc_open_mem_handle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsig
 CUresult ipc_close_mem_handle(CUdeviceptr dptr);
 CUresult ipc_get_event_handle(CUipcEventHandle* pHandle, CUevent event);
 CUresult ipc_open_event_handle(CUevent* phEvent, CUipcEventHandle handle);
+CUresult device_can_access_peer(int* canAccessPeer, CUdevice dev, CUdevice peerDev);
+CUresult device_get_p2_pattribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                  CUdevice dstDevice);
+CUresult device_get_p2_patomic_capabilities(unsigned int* capabilities,
+                                            const CUatomicOperation* operations, unsigned int count,
+                                            CUdevice srcDevice, CUdevice dstDevice);
+CUresult ctx_enable_peer_access(CUcontext peerContext, unsigned int Flags);
+CUresult ctx_disable_peer_access(CUcontext peerContext);
 CUresult stream_begin_capture_v2(CUstream hStream, CUstreamCaptureMode mode);
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph);
 CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureStatus);

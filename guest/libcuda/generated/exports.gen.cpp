@@ -3500,6 +3500,72 @@ EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle 
                                                      },
                                                      phEvent, handle));
 }
+EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
+  static constinit guest::TracedEntry entry{"cuDeviceCanAccessPeer", "sync",
+                                            "canAccessPeer dev peerDev"};
+  return guest::answered("cuDeviceCanAccessPeer", guest::traced(
+                                                      entry,
+                                                      [&] {
+                                                        if (!guest::Session::is_open())
+                                                          return CUDA_ERROR_NOT_INITIALIZED;
+                                                        return guest::device_can_access_peer(
+                                                            canAccessPeer, dev, peerDev);
+                                                      },
+                                                      canAccessPeer, dev, peerDev));
+}
+EXPORT CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib,
+                                                CUdevice srcDevice, CUdevice dstDevice) {
+  static constinit guest::TracedEntry entry{"cuDeviceGetP2PAttribute", "sync",
+                                            "value attrib srcDevice dstDevice"};
+  return guest::answered("cuDeviceGetP2PAttribute", guest::traced(
+                                                        entry,
+                                                        [&] {
+                                                          if (!guest::Session::is_open())
+                                                            return CUDA_ERROR_NOT_INITIALIZED;
+                                                          return guest::device_get_p2_pattribute(
+                                                              value, attrib, srcDevice, dstDevice);
+                                                        },
+                                                        value, attrib, srcDevice, dstDevice));
+}
+EXPORT CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
+                                                         const CUatomicOperation* operations,
+                                                         unsigned int count, CUdevice srcDevice,
+                                                         CUdevice dstDevice) {
+  static constinit guest::TracedEntry entry{"cuDeviceGetP2PAtomicCapabilities", "sync",
+                                            "capabilities operations count srcDevice dstDevice"};
+  return guest::answered("cuDeviceGetP2PAtomicCapabilities",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::device_get_p2_patomic_capabilities(
+                                   capabilities, operations, count, srcDevice, dstDevice);
+                             },
+                             capabilities, operations, count, srcDevice, dstDevice));
+}
+EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuCtxEnablePeerAccess", "sync", "peerContext Flags"};
+  return guest::answered("cuCtxEnablePeerAccess", guest::traced(
+                                                      entry,
+                                                      [&] {
+                                                        if (!guest::Session::is_open())
+                                                          return CUDA_ERROR_NOT_INITIALIZED;
+                                                        return guest::ctx_enable_peer_access(
+                                                            peerContext, Flags);
+                                                      },
+                                                      peerContext, Flags));
+}
+EXPORT CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext) {
+  static constinit guest::TracedEntry entry{"cuCtxDisablePeerAccess", "sync", "peerContext"};
+  return guest::answered("cuCtxDisablePeerAccess",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::ctx_disable_peer_access(peerContext);
+                             },
+                             peerContext));
+}
 EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   static constinit guest::TracedEntry entry{"cuStreamBeginCapture_v2", "sync", "hStream mode"};
   return guest::answered("cuStreamBeginCapture_v2", guest::traced(

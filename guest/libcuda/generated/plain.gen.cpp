@@ -208,6 +208,34 @@ CUresult occupancy_available_dynamic_smem_per_block(size_t* dynamicSmemSize, CUf
   return CUDA_SUCCESS;
 }
 
+CUresult device_can_access_peer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
+  if (canAccessPeer == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuDeviceCanAccessPeer_in in{call.context(), static_cast<uint64_t>(dev),
+                                          static_cast<uint64_t>(peerDev)};
+  wire::cuDeviceCanAccessPeer_out out;
+  const CUresult result = call.sync(wire::Op::cuDeviceCanAccessPeer, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *canAccessPeer = static_cast<int>(out.canAccessPeer);
+  return CUDA_SUCCESS;
+}
+
+CUresult device_get_p2_pattribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                  CUdevice dstDevice) {
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuDeviceGetP2PAttribute_in in{call.context(), static_cast<uint64_t>(attrib),
+                                            static_cast<uint64_t>(srcDevice),
+                                            static_cast<uint64_t>(dstDevice)};
+  wire::cuDeviceGetP2PAttribute_out out;
+  const CUresult result = call.sync(wire::Op::cuDeviceGetP2PAttribute, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *value = static_cast<int>(out.value);
+  return CUDA_SUCCESS;
+}
+
 CUresult graph_destroy(CUgraph hGraph) {
   Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();

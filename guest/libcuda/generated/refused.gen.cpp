@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[156] = {
+const RefusedName REFUSED_NAMES[151] = {
     {"cuArray3DCreate",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuArray3DGetDescriptor",
@@ -25,19 +25,14 @@ const RefusedName REFUSED_NAMES[156] = {
     {"cuCoredumpGetAttributeGlobal", "core dumps of the GPU would be written on the host"},
     {"cuCoredumpSetAttribute", "core dumps of the GPU would be written on the host"},
     {"cuCoredumpSetAttributeGlobal", "core dumps of the GPU would be written on the host"},
-    {"cuCtxDisablePeerAccess", "access between GPUs is not served yet"},
-    {"cuCtxEnablePeerAccess", "access between GPUs is not served yet"},
     {"cuDestroyExternalMemory",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDestroyExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuDeviceCanAccessPeer", "access between GPUs is not served yet"},
     {"cuDeviceGetLuid",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDeviceGetNvSciSyncAttributes",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuDeviceGetP2PAtomicCapabilities", "access between GPUs is not served yet"},
-    {"cuDeviceGetP2PAttribute", "access between GPUs is not served yet"},
     {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
     {"cuDeviceUnregisterAsyncNotification",
      "notifications of the device are not passed on to a VM"},
@@ -193,12 +188,18 @@ const RefusedName REFUSED_NAMES[156] = {
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemsetD8",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMulticastAddDevice", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastBindAddr", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastBindMem", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastCreate", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastGetGranularity", "multicast objects (NVLink) are not served yet"},
-    {"cuMulticastUnbind", "multicast objects (NVLink) are not served yet"},
+    {"cuMulticastAddDevice",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastBindAddr",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastBindMem",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastCreate",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastGetGranularity",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
+    {"cuMulticastUnbind",
+     "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuProfilerInitialize", "CUPTI and profilers need the driver's internals"},
     {"cuProfilerStart", "CUPTI and profilers need the driver's internals"},
     {"cuProfilerStop", "CUPTI and profilers need the driver's internals"},
@@ -223,8 +224,8 @@ const RefusedName REFUSED_NAMES[156] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 156;
-std::atomic<uint64_t> refused_calls[156];
+const int N_REFUSED_NAMES = 151;
+std::atomic<uint64_t> refused_calls[151];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -241,145 +242,140 @@ EXPORT int cuCoredumpGetAttribute() { return kvgpu::guest::refuse(10); }
 EXPORT int cuCoredumpGetAttributeGlobal() { return kvgpu::guest::refuse(11); }
 EXPORT int cuCoredumpSetAttribute() { return kvgpu::guest::refuse(12); }
 EXPORT int cuCoredumpSetAttributeGlobal() { return kvgpu::guest::refuse(13); }
-EXPORT int cuCtxDisablePeerAccess() { return kvgpu::guest::refuse(14); }
-EXPORT int cuCtxEnablePeerAccess() { return kvgpu::guest::refuse(15); }
-EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(16); }
-EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(17); }
-EXPORT int cuDeviceCanAccessPeer() { return kvgpu::guest::refuse(18); }
-EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(19); }
-EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(20); }
-EXPORT int cuDeviceGetP2PAtomicCapabilities() { return kvgpu::guest::refuse(21); }
-EXPORT int cuDeviceGetP2PAttribute() { return kvgpu::guest::refuse(22); }
-EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(23); }
-EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(24); }
-EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(25); }
-EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(26); }
-EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(27); }
-EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(28); }
-EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(29); }
-EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(30); }
-EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(31); }
-EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(32); }
-EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(33); }
-EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(34); }
-EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(35); }
-EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(36); }
-EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(37); }
-EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(38); }
-EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(39); }
-EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(40); }
-EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(41); }
-EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(42); }
-EXPORT int cuGLInit() { return kvgpu::guest::refuse(43); }
-EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(44); }
-EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(45); }
-EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(46); }
-EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(47); }
-EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(48); }
-EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(49); }
-EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(50); }
-EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(51); }
-EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(52); }
-EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(53); }
-EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(54); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(55); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(56); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(57); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(58); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(59); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(60); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(61); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(62); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(63); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(64); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(65); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(66); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(67); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(68); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(69); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(70); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(71); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(72); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(73); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(74); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(75); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(76); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(77); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(78); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(79); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(80); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(81); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(82); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(83); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(84); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(85); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(86); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(87); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(88); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(89); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(90); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(91); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(92); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(93); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(94); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(95); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(96); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(97); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(98); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(99); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(100); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(101); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(102); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(103); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(104); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(105); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(106); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(107); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(108); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(109); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(110); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(111); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(112); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(113); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(114); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(115); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(116); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(117); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(118); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(119); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(120); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(121); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(122); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(123); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(124); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(134); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(135); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(136); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(137); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(138); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(139); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(140); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(141); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(142); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(143); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(144); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(145); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(146); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(147); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(148); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(149); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(150); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(151); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(152); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(153); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(154); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(155); }
+EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(14); }
+EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(15); }
+EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(16); }
+EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(17); }
+EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(18); }
+EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(19); }
+EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(20); }
+EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(21); }
+EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(22); }
+EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(23); }
+EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(24); }
+EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(25); }
+EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(26); }
+EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(27); }
+EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(28); }
+EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(29); }
+EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(30); }
+EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(31); }
+EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(32); }
+EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(33); }
+EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(34); }
+EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(35); }
+EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(36); }
+EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(37); }
+EXPORT int cuGLInit() { return kvgpu::guest::refuse(38); }
+EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(39); }
+EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(40); }
+EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(41); }
+EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(42); }
+EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(43); }
+EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(44); }
+EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(45); }
+EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(46); }
+EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(47); }
+EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(48); }
+EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(49); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(50); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(51); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(52); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(53); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(54); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(55); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(56); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(57); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(58); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(59); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(60); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(61); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(62); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(63); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(64); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(65); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(66); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(67); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(68); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(69); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(70); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(71); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(72); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(73); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(74); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(75); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(76); }
+EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(77); }
+EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(78); }
+EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(79); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(80); }
+EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(81); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(82); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(83); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(84); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(85); }
+EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(86); }
+EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(87); }
+EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(88); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(89); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(90); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(91); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(92); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(93); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(94); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(95); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(96); }
+EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(97); }
+EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(98); }
+EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(99); }
+EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(100); }
+EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(101); }
+EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(102); }
+EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(103); }
+EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(104); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(105); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(106); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(107); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(108); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(109); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(110); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(111); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(112); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(113); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(114); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(115); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(116); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(117); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(118); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(119); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(120); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(121); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(122); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(123); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(124); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(125); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(126); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(127); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(128); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(129); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(130); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(131); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(132); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(133); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(134); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(135); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(136); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(137); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(138); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(139); }
+EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(140); }
+EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(141); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(142); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(143); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(144); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(145); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(146); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(147); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(148); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(149); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(150); }

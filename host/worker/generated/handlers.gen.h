@@ -69,6 +69,7 @@ CUresult memcpy_dtod_async_v2(Session& session, const Task& task, ReplyWriter& r
 CUresult memset_d8_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memset_d16_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memset_d32_async(Session& session, const Task& task, ReplyWriter& reply);
+CUresult memcpy_peer_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memcpy_2d_async_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memcpy_3d_async_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult memset_d2d8_async(Session& session, const Task& task, ReplyWriter& reply);
@@ -153,6 +154,11 @@ CUresult ipc_open_mem_handle_v2(Session& session, const Task& task, ReplyWriter&
 CUresult ipc_close_mem_handle(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ipc_get_event_handle(Session& session, const Task& task, ReplyWriter& reply);
 CUresult ipc_open_event_handle(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_can_access_peer(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_get_p2_pattribute(Session& session, const Task& task, ReplyWriter& reply);
+CUresult device_get_p2_patomic_capabilities(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_enable_peer_access(Session& session, const Task& task, ReplyWriter& reply);
+CUresult ctx_disable_peer_access(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_begin_capture_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_end_capture(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_get_capture_info_v3(Session& session, const Task& task, ReplyWriter& reply);

@@ -238,6 +238,31 @@ CUresult occupancy_available_dynamic_smem_per_block(Session& session, const Task
   return result;
 }
 
+CUresult device_can_access_peer(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuDeviceCanAccessPeer_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  int canAccessPeer{};
+  if (session.driver->cuDeviceCanAccessPeer == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuDeviceCanAccessPeer(
+      &canAccessPeer, static_cast<CUdevice>(in.dev), static_cast<CUdevice>(in.peerDev));
+  reply.put(wire::cuDeviceCanAccessPeer_out{static_cast<uint64_t>(canAccessPeer)});
+  return result;
+}
+
+CUresult device_get_p2_pattribute(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuDeviceGetP2PAttribute_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  int value{};
+  if (session.driver->cuDeviceGetP2PAttribute == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuDeviceGetP2PAttribute(
+      &value, static_cast<CUdevice_P2PAttribute>(in.attrib), static_cast<CUdevice>(in.srcDevice),
+      static_cast<CUdevice>(in.dstDevice));
+  reply.put(wire::cuDeviceGetP2PAttribute_out{static_cast<uint64_t>(value)});
+  return result;
+}
+
 CUresult graph_destroy(Session& session, const Task& task, ReplyWriter& reply) {
   wire::cuGraphDestroy_in in;
   if (!task.read(&in)) return session.violation(task);

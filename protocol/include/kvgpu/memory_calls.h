@@ -132,4 +132,41 @@ struct Revoke {  // nobody has the token any more
   Token token;
 };
 
+// ---- peers
+struct P2PAtomicCapabilities {  // followed by n x u32: CUatomicOperation; so is the reply
+  int32_t source;
+  int32_t destination;
+  uint32_t n;
+  uint32_t reserved;
+};
+struct PeerAccess {
+  Handle context;
+  Handle peer;
+  uint64_t flags;
+};
+struct PeerSide {
+  Handle context;    // that the memory is of
+  uint64_t address;  // of the first byte
+  uint64_t pitch_bytes;
+  uint64_t height;  // rows of a slice
+};
+struct PeerCopy {
+  Handle stream;
+  uint64_t mark;
+  PeerSide dst;
+  PeerSide src;
+  uint64_t width_bytes;
+  uint64_t height;
+  uint64_t depth;
+};
+// Bytes from the first to the last one of a side; false: more than there are addresses.
+constexpr bool peer_bytes(const PeerSide& side, const PeerCopy& copy, uint64_t* bytes) {
+  if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) return false;
+  uint64_t slices, rows;
+  return !__builtin_mul_overflow(side.height, copy.depth - 1, &slices) &&
+         !__builtin_add_overflow(slices, copy.height - 1, &rows) &&
+         !__builtin_mul_overflow(rows, side.pitch_bytes, &rows) &&
+         !__builtin_add_overflow(rows, copy.width_bytes, bytes);
+}
+
 }  // namespace kvgpu::wire

@@ -229,6 +229,12 @@ enum class Op : uint16_t {
   cuIpcGetEventHandle = 479,
   cuIpcOpenEventHandle = 480,
   REVOKE = 481,
+  cuDeviceCanAccessPeer = 482,
+  cuDeviceGetP2PAttribute = 483,
+  cuDeviceGetP2PAtomicCapabilities = 484,
+  cuCtxEnablePeerAccess = 485,
+  cuCtxDisablePeerAccess = 486,
+  cuMemcpyPeerAsync = 487,
   cuGraphConditionalHandleCreate = 540,
   cuDeviceGetDevResource = 541,
   cuDevSmResourceSplitByCount = 542,
@@ -408,6 +414,12 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuIpcGetEventHandle:
     case Op::cuIpcOpenEventHandle:
     case Op::REVOKE:
+    case Op::cuDeviceCanAccessPeer:
+    case Op::cuDeviceGetP2PAttribute:
+    case Op::cuDeviceGetP2PAtomicCapabilities:
+    case Op::cuCtxEnablePeerAccess:
+    case Op::cuCtxDisablePeerAccess:
+    case Op::cuMemcpyPeerAsync:
     case Op::cuGraphConditionalHandleCreate:
     case Op::cuDeviceGetDevResource:
     case Op::cuDevSmResourceSplitByCount:

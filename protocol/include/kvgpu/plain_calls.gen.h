@@ -134,6 +134,25 @@ struct cuOccupancyAvailableDynamicSMemPerBlock_out {
   uint64_t dynamicSmemSize;
 };
 
+struct cuDeviceCanAccessPeer_in {
+  Handle context;
+  uint64_t dev;
+  uint64_t peerDev;
+};
+struct cuDeviceCanAccessPeer_out {
+  uint64_t canAccessPeer;
+};
+
+struct cuDeviceGetP2PAttribute_in {
+  Handle context;
+  uint64_t attrib;
+  uint64_t srcDevice;
+  uint64_t dstDevice;
+};
+struct cuDeviceGetP2PAttribute_out {
+  uint64_t value;
+};
+
 struct cuGraphDestroy_in {
   Handle context;
   uint64_t hGraph;

@@ -32,7 +32,7 @@ bool can_access(CUdevice device, CUdevice peer) {
 
 }  // namespace
 
-TEST_CASE("peers, beyond kvgpu: a device is no peer of itself") {
+TEST_CASE("peers: a device is no peer of itself") {
   const Gpu gpu;
   int value = 0;
   unsigned capabilities = 0;
@@ -49,7 +49,7 @@ TEST_CASE("peers, beyond kvgpu: a device is no peer of itself") {
   CHECK(to.read() == std::vector<int>(16, 4));
 }
 
-TEST_CASE("peers, beyond kvgpu: kernels reach what they were enabled to, copies reach all") {
+TEST_CASE("peers: kernels reach what they were enabled to, copies reach all") {
   const Gpu gpu;
   CU_IS(cuCtxEnablePeerAccess(gpu.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   if (n_devices() < 2 || !can_access(0, 1) || !can_access(1, 0)) {
@@ -63,6 +63,12 @@ TEST_CASE("peers, beyond kvgpu: kernels reach what they were enabled to, copies 
   CHECK(there.read() == std::vector<int>({1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2}));
   CU(cuMemcpy(there.dptr, here.dptr, 64));
   CHECK(there.read() == std::vector<int>(16, 1));
+  CU(cuMemsetD32(there.dptr, 6, 16));  // its own device's work comes before the copy
+  CU(cuCtxSetCurrent(gpu.context));
+  CU(cuMemcpyPeer(there.dptr + 16, second.context, here.dptr, gpu.context, 8));
+  CU(cuCtxSetCurrent(second.context));
+  CHECK(there.read() == std::vector<int>({6, 6, 6, 6, 1, 1, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6}));
+  CU(cuMemsetD32(there.dptr, 1, 16));
 
   CU(cuCtxSetCurrent(gpu.context));
   CU_IS(cuCtxDisablePeerAccess(second.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
@@ -91,7 +97,7 @@ TEST_CASE("peers, beyond kvgpu: kernels reach what they were enabled to, copies 
   CU(cuCtxSetCurrent(second.context));
 }
 
-TEST_CASE("error: peers, beyond kvgpu: a kernel without access to its peer's memory") {
+TEST_CASE("error: peers: a kernel without access to its peer's memory") {
   const Gpu gpu;
   CU_IS(cuCtxEnablePeerAccess(gpu.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   if (n_devices() < 2) {
