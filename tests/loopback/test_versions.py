@@ -54,7 +54,8 @@ def test_older_guest_lacks_the_newest_opcode(older_guest: Loopback) -> None:
     assert minor_of_newest_opcode() == cf.PROTOCOL_MINOR
     older_guest.check(sys.executable, "-c", NEWEST, "801")
     log = older_guest.logs()
-    assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features {cf.FEATURES & ~cf.FEATURE_DEVICE_QUERIES:#x}" in log
+    features = cf.FEATURES & ~cf.FEATURE_DEVICE_QUERIES
+    assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features {features:#x}" in log
 
 
 def test_guest_of_this_release_has_the_newest_opcode_and_feature(host: Loopback) -> None:
