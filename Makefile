@@ -170,7 +170,7 @@ test-gpu-report:  ## docs/compatibility.md's table of workloads from the logs of
 	$(BIN)/python -P tests/gpu/report.py $(or $(FOLDERS),build/test-gpu)
 	@$(MAKE) -o setup gen
 
-CARRIED_RUNTIMES := cuda-bindings|cuda-pathfinder|nvidia-cuda-runtime[^=]*|nvidia-nvjpeg-cu12
+CARRIED_RUNTIMES := cuda-bindings|cuda-pathfinder|nvidia-cuda-runtime[^=]*|nvidia-nvjpeg-cu12|nvidia-ml-py
 .PHONY: wheels
 wheels: setup  ## packages for Python 3.12 into .whl/, for a GPU machine without network
 	@rm -rf .whl

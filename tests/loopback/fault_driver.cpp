@@ -118,6 +118,10 @@ MAY_FAIL(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t n, CUstream s
          (to, from, n, stream))
 MAY_FAIL(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy, CUstream stream), (copy, stream))
 MAY_FAIL(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy, CUstream stream), (copy, stream))
+MAY_FAIL(cuMemcpyPeerAsync,
+         (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t n,
+          CUstream stream),
+         (to, to_context, from, from_context, n, stream))
 MAY_FAIL(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream), (pointer, stream))
 MAY_FAIL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream),
          (to, from, n, stream))

@@ -19,7 +19,13 @@ DRIVER_CALL = {
     "MARK": "cuStreamWriteValue64_v2",
 }
 # The guest waits for these: their error is the call's own.
-NEVER_LATE = {"cuStreamBatchMemOp_v2", "cuMemcpy2DAsync_v2", "cuGraphUpload"}
+NEVER_LATE = {
+    "cuStreamBatchMemOp_v2",
+    "cuMemcpy2DAsync_v2",
+    "cuMemcpy3DAsync_v2",
+    "cuGraphUpload",
+}
+BETWEEN_DEVICES = {"cuMemcpyPeerAsync"}  # here is one
 N_SEEDS = int(os.environ.get("KVGPU_SEEDS", "100"))
 ALL_SEEN = 100  # so many seeds strike every kind of record
 
@@ -64,7 +70,7 @@ def test_injected_errors_leave_no_stale_byte() -> None:
         failed = set(re.findall(r"(\w+) \(record at \d+\): CUDA_ERROR", host.logs()))
     # Where its call fails it is as a rule a progress number's.
     failed.add("cuStreamWriteValue64_v2")
-    missed = {name for name, _ in deferrable()} - failed - NEVER_LATE
+    missed = {name for name, _ in deferrable()} - failed - NEVER_LATE - BETWEEN_DEVICES
     assert N_SEEDS < ALL_SEEN or not missed, f"{missed} never failed"
     print(f"figure: {len(failed)} kinds of records failed late")
 

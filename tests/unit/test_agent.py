@@ -201,7 +201,8 @@ def test_questions_about_devices_find_their_way_back(welcomed: World) -> None:
 
 
 def test_older_host_and_absent_host_are_told_apart(world: World) -> None:
-    world.start_agent()
+    agent = world.start_agent()
+    wait_for_listener(world.socket_path, agent, socket.SOCK_SEQPACKET)
     with world.connect() as early:
         early.send(Frame(DeviceQuery(0), 1).encode())
         answer = decode(early.recv(8192)).body

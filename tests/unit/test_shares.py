@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kvgpu.host.control_frames import Body, Frame, Resolve, Resolved
+from kvgpu.host.control_frames import Frame, Resolve, Resolved
+from kvgpu.host.frame_body import Body
 from kvgpu.host.session import Session
 from kvgpu.host.shares import Shares
 

@@ -119,6 +119,7 @@ TEST_CASE("copies: batches in three dimensions") {
   std::vector<int> values(64);
   for (int i = 0; i < 64; ++i) values[static_cast<size_t>(i)] = i;
   CU(cuMemcpyHtoD(from.dptr, values.data(), 256));
+  CU(cuCtxSynchronize());  // the stream below does not wait for the default one
   CUDA_MEMCPY3D_BATCH_OP ops[2] = {};
   ops[0].src.type = ops[0].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
   ops[0].src.op.ptr.ptr = from.dptr;
