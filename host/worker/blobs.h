@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 
 namespace kvgpu::worker {
 

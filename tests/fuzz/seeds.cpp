@@ -8,6 +8,7 @@
 
 #include "guest.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 #include "kvgpu/graph_calls.h"
 #include "kvgpu/image_calls.h"
 #include "kvgpu/layout.h"

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 #include "kvgpu/control.h"
 #include "kvgpu/layout.h"
 #include "kvgpu/opcodes.gen.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 #include "session.h"
 #include "staging.h"
 

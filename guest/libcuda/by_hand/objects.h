@@ -16,6 +16,7 @@
 
 #include "cuda_api.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 #include "kvgpu/image_calls.h"
 #include "kvgpu/records.h"
 

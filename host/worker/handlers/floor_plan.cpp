@@ -8,6 +8,7 @@
 
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 
 namespace kvgpu::worker {
 

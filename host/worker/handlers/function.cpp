@@ -2,6 +2,7 @@
 // What a program sets on a kernel.
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 
 namespace kvgpu::worker {
 

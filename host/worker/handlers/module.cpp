@@ -5,6 +5,7 @@
 
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
+#include "kvgpu/module_calls.h"
 #include "record_name.h"
 
 namespace kvgpu::worker {
