@@ -96,6 +96,18 @@ class Open(Body):
     pid: int
     uid: int
     comm: bytes
+    visible: bytes | None = None  # the program's CUDA_VISIBLE_DEVICES; None: it is not set
+
+    def pack(self) -> bytes:
+        fields = (self.major, self.minor, self.features, self.window, self.pid, self.uid)
+        tail = b"" if self.visible is None else self.visible + b"\0"
+        return self.LAYOUT.pack(*fields, self.comm) + tail
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Body:
+        tail = payload[cls.LAYOUT.size :]
+        visible = tail.split(b"\0")[0] if tail else None
+        return cls(*cls.LAYOUT.unpack_from(payload), visible=visible)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,10 @@ def _report(
     device = driver.devices[ordinal]
     telemetry = sample.devices.get(device["uuid"], DeviceTelemetry())
     here = {
-        session: usage[ordinal]
+        session: own
         for session, usage in usages.items()
-        if len(usage) > ordinal and usage[ordinal].total_bytes
+        for device, own in zip(session.devices, usage, strict=False)
+        if device == ordinal and own.total_bytes
     }
     total_bytes = device["total_bytes"]
     return DeviceReport(

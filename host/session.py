@@ -80,6 +80,7 @@ class Session:
         self.started_at_s = time.time()
         self.state = "starting"
         self.block_offset = block_offset
+        self.devices: tuple[int, ...] = ()  # that its worker has, by the host's ordinals
         self.doorbell = 0  # of the region's; 0: it has none
         self.worker: WorkerProcess | None = None
         self.relay: StreamRelay | None = None  # where the client shares no memory with the worker
@@ -156,6 +157,7 @@ class Session:
             self.doorbell = self.region.doorbells.take(record.doorbell)
         self.worker = WorkerProcess(orphan.worker, grace_s, self._on_worker_request)
         self.worker.is_ready = record.is_ready
+        self.devices = record.devices
         self.state = "running"
         if not orphan.answers or not record.is_ready:
             self.end((cuda_errors.UNKNOWN, "kvgpud was restarted and the worker did not answer"))
@@ -174,6 +176,7 @@ class Session:
                 block_offset=self.block_offset,
                 extents=self._extents,
                 doorbell=self.doorbell,
+                devices=self.devices,
                 features=self.request.features,
                 window=self.request.window,
                 pid=self.request.pid,

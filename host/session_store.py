@@ -39,6 +39,7 @@ class SessionRecord(BaseModel):
     block_offset: int
     extents: dict[int, tuple[int, int]]  # offset -> bytes, number of the worker's request
     doorbell: int = 0
+    devices: tuple[int, ...] = tuple(range(16))  # one without this line had all
     features: int
     window: int
     pid: int  # in the guest

@@ -37,6 +37,7 @@ from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.session import Owner, Session
 from kvgpu.host.shares import Shares
+from kvgpu.host.visible_devices import visible_devices
 from kvgpu.host.worker_pool import WorkerPool
 from kvgpu.host.worker_settings import WorkerSettings
 
@@ -218,6 +219,7 @@ class SessionBroker:
             raise SessionError(cuda_errors.NO_DEVICE, error.message, hint=error.hint) from error
         if session.state == "ending":
             raise SessionError(*session.why_ended())
+        session.devices = _devices_for(session, driver)
         try:
             self._give_worker(session, driver)
         except KvgpuError as error:
@@ -272,8 +274,9 @@ class SessionBroker:
 
     def _give_worker(self, session: Session, driver: Driver) -> None:
         """Start a worker, or take one that waits. Raises OSError, KvgpuError."""
+        sees_all = session.devices == tuple(range(len(driver.devices)))
         prestarted = None
-        if not session.is_byte_stream:
+        if not session.is_byte_stream and sees_all:
             prestarted = self.pool.take(session.request.window)
         if prestarted:
             session.take(prestarted)
@@ -285,9 +288,23 @@ class SessionBroker:
             *("--region-bytes", str(region.size_bytes)),
             *("--block-offset", str(session.block_offset)),
         ]
+        if not sees_all:
+            command += ["--devices", ",".join(map(str, session.devices))]
         if settings.store.away_limit_s and not session.is_byte_stream:
             command += ["--away-s", str(settings.store.away_limit_s)]
         session.start(command, settings)
+
+
+def _devices_for(session: Session, driver: Driver) -> tuple[int, ...]:
+    uuids = [device["uuid"] for device in driver.devices]
+    devices = visible_devices(session.request.visible, uuids)
+    if not devices:
+        raise SessionError(
+            cuda_errors.NO_DEVICE,
+            f"CUDA_VISIBLE_DEVICES names none of the {len(uuids)} device(s)",
+            hint="name those that `nvidia-smi -L` or `kvgpu-smi -L` lists, or unset it",
+        )
+    return devices
 
 
 def _number_of(log: Path) -> int:

@@ -283,6 +283,7 @@ bool Agent::open_session(Client& client, const Frame& frame) {
   const auto open = payload_as<control::Open>(frame);
   if (client.stage != Client::Stage::NEW || !open) return false;
   client.open = *open;
+  client.visible.assign(frame.payload.begin() + sizeof *open, frame.payload.end());
   client.open.pid = static_cast<uint32_t>(client.process.pid);
   client.open.uid = client.uid;
   client.client_request = frame.id;
@@ -311,7 +312,9 @@ void Agent::ask_host(Client& client) {
   open.features &= ~control::FEATURE_BYTE_STREAM;  // not the client's to say
   if (is_stream_form_) open.features |= control::FEATURE_BYTE_STREAM;
   if (!region_ || !region_->registers) open.features &= ~control::FEATURE_DOORBELL;
-  link_.send(make_frame(Type::OPEN, client.request, open));
+  Frame frame = make_frame(Type::OPEN, client.request, open);
+  frame.payload.insert(frame.payload.end(), client.visible.begin(), client.visible.end());
+  link_.send(frame);
 }
 
 bool Agent::send_to_client(Client& client, const Frame& frame,

@@ -74,9 +74,9 @@ constexpr Attribute ATTRIBUTES[] = {
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1},
 };
 
-int attribute_value(CUdevice_attribute id, int ordinal) {
+int attribute_value(CUdevice_attribute id, const Device& device) {
   if (id == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) return static_cast<int>(n_cores());
-  if (id == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) return ordinal;
+  if (id == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) return device.unit;
   for (const Attribute& attribute : ATTRIBUTES)
     if (attribute.id == id) return attribute.value;
   return image_limit(
@@ -127,7 +127,7 @@ SOFTWARE_GPU_API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
   RETURN_IF_FAILED(find(ordinal, &device));
   if (!value || attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
-  *value = attribute_value(attribute, ordinal);
+  *value = attribute_value(attribute, *device);
   return CUDA_SUCCESS;
 }
 
@@ -136,7 +136,7 @@ SOFTWARE_GPU_API cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) {
   RETURN_IF_FAILED(find(ordinal, &device));
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   memcpy(uuid->bytes, "kvgpu-software\0", 15);
-  uuid->bytes[15] = static_cast<char>(ordinal);
+  uuid->bytes[15] = static_cast<char>(device->unit);
   return CUDA_SUCCESS;
 }
 
@@ -149,6 +149,6 @@ SOFTWARE_GPU_API cuDeviceGetPCIBusId(char* text, int n_bytes, CUdevice ordinal) 
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
   if (!text || n_bytes < 13) return CUDA_ERROR_INVALID_VALUE;
-  snprintf(text, static_cast<size_t>(n_bytes), "0000:00:%02X.0", ordinal);
+  snprintf(text, static_cast<size_t>(n_bytes), "0000:00:%02X.0", device->unit);
   return CUDA_SUCCESS;
 }

@@ -28,6 +28,22 @@ uint64_t number_from_environment(const char* name, uint64_t otherwise, uint64_t 
   return value;
 }
 
+// Of those there are, CUDA_VISIBLE_DEVICES' ordinals up to the first that is none.
+std::vector<int> visible_units(uint64_t n_devices) {
+  std::vector<int> units;
+  const char* text = getenv("CUDA_VISIBLE_DEVICES");
+  if (!text) {
+    for (uint64_t i = 0; i < n_devices; ++i) units.push_back(static_cast<int>(i));
+    return units;
+  }
+  for (char* end = nullptr; *text; text = *end == ',' ? end + 1 : end) {
+    const unsigned long unit = strtoul(text, &end, 10);
+    if (end == text || (*end != 0 && *end != ',') || unit >= n_devices) break;
+    units.push_back(static_cast<int>(unit));
+  }
+  return units;
+}
+
 }  // namespace
 
 LoadedModule::~LoadedModule() {
@@ -171,10 +187,12 @@ bool Driver::initialise() {
   const uint64_t memory_mib =
       number_from_environment("KVGPU_SOFTWARE_GPU_MEMORY_MIB", DEFAULT_MEMORY_MIB, 1 << 20);
   if (n_devices == 0 || memory_mib == 0) return false;
-  for (uint64_t i = 0; i < n_devices; ++i)
-    devices.push_back(std::make_unique<Device>(static_cast<int>(i), memory_mib << 20));
-  initialised_ = true;
-  return true;
+  for (const int unit : visible_units(n_devices)) {
+    const auto ordinal = static_cast<int>(devices.size());
+    devices.push_back(std::make_unique<Device>(ordinal, unit, memory_mib << 20));
+  }
+  initialised_ = !devices.empty();
+  return initialised_;
 }
 
 Device* Driver::device(CUdevice ordinal) {

@@ -163,9 +163,10 @@ struct MemPool : std::enable_shared_from_this<MemPool> {
 };
 
 struct Device {
-  Device(int ordinal_, uint64_t memory_bytes)
-      : ordinal(ordinal_), memory(ordinal_, memory_bytes), context(*this) {}
+  Device(int ordinal_, int unit_, uint64_t memory_bytes)
+      : ordinal(ordinal_), unit(unit_), memory(ordinal_, memory_bytes), context(*this) {}
   const int ordinal;
+  const int unit;  // its ordinal where CUDA_VISIBLE_DEVICES hides none
   Memory memory;
   GraphMemories graph_memories{memory};
   std::mutex mutex;

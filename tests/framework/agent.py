@@ -204,5 +204,5 @@ def said(client: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in client.stdout.readline().split()]
 
 
-def open_frame(number: int = 5) -> bytes:
-    return Frame(Open(0, 1, 0, 1 << 45, 0, 0, b"test"), number).encode()
+def open_frame(number: int = 5, visible: bytes | None = None) -> bytes:
+    return Frame(Open(0, 1, 0, 1 << 45, 0, 0, b"test", visible), number).encode()

@@ -180,6 +180,12 @@ def say_facts(world: World, facts: Facts) -> None:
     assert eventually(is_known)
 
 
+def test_devices_that_a_program_names_are_passed_on(welcomed: World) -> None:
+    with welcomed.connect() as client:
+        client.send(open_frame(visible=b"GPU-0d44,1"))
+        assert welcomed.host.open_session(9).visible == b"GPU-0d44,1"
+
+
 def test_questions_about_devices_find_their_way_back(welcomed: World) -> None:
     """With numbers of the agent's own: two clients may use the same ones."""
     say_facts(welcomed, Facts(0, 2, FEATURE_DEVICE_QUERIES, 13000))

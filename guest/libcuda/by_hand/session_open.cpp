@@ -35,6 +35,14 @@ CUresult other_major(uint16_t hosts) {
   return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
 }
 
+// Into `out`, with its NUL; 0: CUDA_VISIBLE_DEVICES is not set. The host knows what it names.
+size_t copy_visible_devices(char (&out)[control::MAX_VISIBLE_BYTES]) {
+  const char* const setting = getenv("CUDA_VISIBLE_DEVICES");
+  if (setting == nullptr) return 0;
+  std::strncpy(out, setting, sizeof out - 1);
+  return std::strlen(out) + 1;
+}
+
 // kvgpud gives a worker 30 s to start, unless its administrator has said otherwise.
 constexpr int ANSWER_LIMIT_S = 120;
 
@@ -120,9 +128,11 @@ CUresult Session::connect() {
   struct {
     control::FrameHeader header;
     control::Open open;
+    char visible[control::MAX_VISIBLE_BYTES];
   } frame{};
+  const size_t visible_bytes = copy_visible_devices(frame.visible);
   frame.header = {control::FRAME_MAGIC, static_cast<uint16_t>(control::Type::OPEN), 0,
-                  sizeof frame.open, 1};
+                  static_cast<uint32_t>(sizeof frame.open + visible_bytes), 1};
   frame.open.major = control::PROTOCOL_MAJOR;
   frame.open.minor = control::PROTOCOL_MINOR;
   frame.open.features = control::FEATURES;
@@ -130,7 +140,8 @@ CUresult Session::connect() {
   frame.open.pid = static_cast<uint32_t>(getpid());
   frame.open.uid = getuid();
   std::strncpy(frame.open.comm, program_invocation_short_name, sizeof frame.open.comm - 1);
-  if (::send(socket_, &frame, sizeof frame, MSG_NOSIGNAL) < 0) return CUDA_ERROR_NO_DEVICE;
+  const size_t frame_bytes = sizeof frame.header + sizeof frame.open + visible_bytes;
+  if (::send(socket_, &frame, frame_bytes, MSG_NOSIGNAL) < 0) return CUDA_ERROR_NO_DEVICE;
 
   char buffer[sizeof(control::FrameHeader) + control::MAX_PAYLOAD_BYTES];
   alignas(cmsghdr) char ancillary[CMSG_SPACE(3 * sizeof(int))];

@@ -108,6 +108,7 @@ struct Failure {
   int32_t cuda_error;
 };
 
+// The program's CUDA_VISIBLE_DEVICES and a NUL follow if it is set.
 struct Open {
   uint16_t major, minor;
   uint32_t features;
@@ -117,6 +118,7 @@ struct Open {
   char comm[16];
 };
 static_assert(sizeof(Open) == 40);
+inline constexpr uint32_t MAX_VISIBLE_BYTES = 1024;  // more than UUIDs of all devices have
 
 struct Opened {
   uint16_t major, minor;
