@@ -19,9 +19,10 @@ constexpr uint8_t NVML_INTERNAL[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c,
 constexpr size_t N_ENTRIES = 270;  // of 580
 
 enum Entry : size_t {
-  SIZE_BYTES = 0,        // of the table: nvidia-smi calls no entry beyond
-  NOTE = 26,             // called around each answer, with texts; nothing depends on it
-  BEFORE_MONITORS = 72,  // of each device before dmon and pmon: an error means that it has neither
+  SIZE_BYTES = 0,  // of the table: nvidia-smi calls no entry beyond
+  NOTE = 26,       // called around each answer, with texts; nothing depends on it
+  BEFORE_MONITORS =
+      72,  // of each device before dmon and pmon: 0 or an error means that it has neither
   HANDLE_BY_INDEX = 81,
   COMPUTE_PROCESSES = 213,
   GRAPHICS_PROCESSES = 214,
@@ -40,7 +41,7 @@ static_assert(sizeof(ProcessEntry) == 4128);
 nvmlReturn_t not_supported() { return NVML_ERROR_NOT_SUPPORTED; }
 nvmlReturn_t take_note() { return NVML_SUCCESS; }
 
-nvmlReturn_t before_monitors(nvmlDevice_t device, unsigned* out) { return answer(device, out, 0); }
+nvmlReturn_t before_monitors(nvmlDevice_t device, unsigned* out) { return answer(device, out, 1); }
 
 nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned* count, ProcessEntry* entries) {
   if (count == nullptr || entries == nullptr) return refuse(device, NVML_ERROR_INVALID_ARGUMENT);

@@ -175,6 +175,7 @@ TEST_CASE("green context: memory outlives it, its streams do not") {
   CUdeviceptr dptr = 0;
   CU(cuMemAlloc(&dptr, 4));
   CU(cuMemsetD32(dptr, 7, 1));
+  CU(cuCtxSynchronize());  // another context's copy does not wait for it
   CUstream stream = nullptr;
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   CU(cuCtxSetCurrent(gpu.context));
