@@ -2,6 +2,7 @@
 """CUDA_VISIBLE_DEVICES names devices as it does natively."""
 
 import pytest
+
 from kvgpu.host.control_frames import Open
 from kvgpu.host.visible_devices import visible_devices
 
