@@ -107,7 +107,7 @@ class Open(Body):
     def unpack(cls, payload: bytes) -> Body:
         tail = payload[cls.LAYOUT.size :]
         visible = tail.split(b"\0")[0] if tail else None
-        return cls(*cls.LAYOUT.unpack_from(payload), visible=visible)
+        return cls(*cls.LAYOUT.unpack_from(payload), visible)
 
 
 @dataclass(frozen=True, slots=True)
