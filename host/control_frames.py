@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvgpu.host.complaints import Complaints
@@ -107,7 +107,7 @@ class Open(Body):
     def unpack(cls, payload: bytes) -> Body:
         tail = payload[cls.LAYOUT.size :]
         visible = tail.split(b"\0")[0] if tail else None
-        return cls(*cls.LAYOUT.unpack_from(payload), visible)
+        return replace(cls(*cls.LAYOUT.unpack_from(payload)), visible=visible)
 
 
 @dataclass(frozen=True, slots=True)
