@@ -72,7 +72,7 @@ class Agent {
       Clock::time_point changed_at, looked_at;
     } beat{};  // of its worker, looked at while the host is away
     control::Open open{};
-    std::vector<uint8_t> visible;  // what follows it
+    std::vector<uint8_t> visible;           // what follows it
     std::unique_ptr<StreamSession> stream;  // where the VM shares no memory with its host
     Clock::time_point waits_until;          // HELD or ASKED
   };

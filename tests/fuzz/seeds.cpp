@@ -8,10 +8,10 @@
 
 #include "guest.h"
 #include "kvgpu/calls.h"
-#include "kvgpu/module_calls.h"
 #include "kvgpu/graph_calls.h"
 #include "kvgpu/image_calls.h"
 #include "kvgpu/layout.h"
+#include "kvgpu/module_calls.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/plain_calls.gen.h"
 #include "kvgpu/records.h"

@@ -16,9 +16,9 @@
 #include <string>
 
 #include "kvgpu/calls.h"
-#include "kvgpu/module_calls.h"
 #include "kvgpu/control.h"
 #include "kvgpu/layout.h"
+#include "kvgpu/module_calls.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/ring.h"
 

@@ -16,8 +16,8 @@
 
 #include "cuda_api.h"
 #include "kvgpu/calls.h"
-#include "kvgpu/module_calls.h"
 #include "kvgpu/image_calls.h"
+#include "kvgpu/module_calls.h"
 #include "kvgpu/records.h"
 
 namespace kvgpu::guest {

@@ -123,7 +123,7 @@ struct AskFloorPlan {  // context 0: only whether the driver has such a table
   Handle context;
 };
 constexpr uint32_t MAX_FLOOR_PLAN_BYTES = 2048;
-struct FloorPlan {  // the reply
+struct FloorPlan {   // the reply
   uint32_t n_bytes;  // of each of the two
   uint32_t reserved;
   uint8_t first[MAX_FLOOR_PLAN_BYTES];
