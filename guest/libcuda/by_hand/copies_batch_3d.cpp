@@ -47,7 +47,7 @@ CUresult describe(const CUDA_MEMCPY3D_BATCH_OP& op, Piece* piece) {
       (op.flags & ~unsigned{CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Side from, to;
+  Side from{}, to{};
   if (const CUresult bad = side_of(op.src, op.extent, &from)) return bad;
   if (const CUresult bad = side_of(op.dst, op.extent, &to)) return bad;
   piece->order = op.srcAccessOrder;

@@ -55,7 +55,8 @@ std::optional<MemoryRange> MemoryMap::find(uint64_t address, uint64_t bytes) con
   uint64_t covered_bytes = found.begin + found.bytes - address;
   while (bytes > covered_bytes) {
     const uint64_t end = at->first + at->second.bytes;
-    if (++at == ranges_.end() || at->first != end || found.kind != MemoryKind::VIRTUAL ||
+    ++at;
+    if (at == ranges_.end() || at->first != end || found.kind != MemoryKind::VIRTUAL ||
         at->second.kind != MemoryKind::VIRTUAL) {
       return std::nullopt;
     }

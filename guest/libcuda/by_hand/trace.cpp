@@ -198,7 +198,7 @@ void TracedCall::finish(TracedEntry& entry, CUresult result, const TracedArgumen
   append(&line, "%.3f\t%d\t%s\t%s\t%d\t%.2f\t", begun_us / 1e3, thread, entry.name,
          entry.call_class, result, took_us);
   if (own.n_round_trips == 0) {
-    line += "-";
+    line += '-';
   } else {
     append(&line, "%llu", static_cast<unsigned long long>(own.host_us));
   }
