@@ -34,7 +34,7 @@ CUresult device_get_p2_patomic_capabilities(Session& session, const Task& task,
     session.violation(task);
   }
   std::array<CUatomicOperation, wire::MAX_ATOMIC_OPERATIONS> operations{};
-  std::memcpy(operations.data(), rest.data(), body.n * sizeof(uint32_t));
+  if (body.n != 0) std::memcpy(operations.data(), rest.data(), body.n * sizeof(uint32_t));
   std::array<unsigned, wire::MAX_ATOMIC_OPERATIONS> capabilities{};
   const CUresult result = session.driver->cuDeviceGetP2PAtomicCapabilities(
       capabilities.data(), operations.data(), body.n, body.source, body.destination);
