@@ -7,7 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvgpu.protocol.generator import emit, emit_docs, emit_guest, emit_host, nvml
+from kvgpu.protocol.generator import (
+    emit,
+    emit_docs,
+    emit_guest,
+    emit_host,
+    emit_prototypes,
+    nvml,
+)
 from kvgpu.protocol.generator.model import GeneratorError, Model
 from kvgpu.protocol.generator.parse import load
 
@@ -25,6 +32,7 @@ OUTPUTS = {
     "host/worker/generated/handlers.gen.h": emit_host.handlers_h,
     "host/worker/generated/ops.gen.cpp": emit_host.ops_cpp,
     "host/worker/generated/plain.gen.cpp": emit_host.plain_cpp,
+    "tests/data/prototypes.tsv": emit_prototypes.prototypes_tsv,
 }
 NVML_OUTPUTS = {
     "guest/libnvidia_ml/generated/exports.gen.cpp": nvml.exports_cpp,
