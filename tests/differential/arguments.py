@@ -32,7 +32,7 @@ from differential.scene import (
 Make = Callable[[Scene], Any]
 WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("size_t", "unsigned long long", "cuuint64_t"), ctypes.c_uint64),
-    **dict.fromkeys(("unsigned int", "cuuint32_t"), ctypes.c_uint32),
+    **dict.fromkeys(("unsigned int", "cuuint32_t", "CUdeviceptr_v1"), ctypes.c_uint32),
     **{"unsigned char": ctypes.c_uint8, "unsigned short": ctypes.c_uint16},
     "float": ctypes.c_float,
 }  # enumerations, int and CUdevice: 32 bits
@@ -86,6 +86,7 @@ BY_TYPE: dict[str, Make] = {
     **{kind: (lambda _, f=function: f) for kind, function in FUNCTIONS.items()},
     "CUoccupancyB2DSize": lambda _: None,
     "CUdeviceptr": lambda s: s.memory,
+    "CUdeviceptr_v1": lambda s: s.old_memory.value,
     "CUgraphNodeParams *": lambda s: buffer(s.any_node()),
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: buffer(s.kernel_params()),
     "const CUDA_KERNEL_NODE_PARAMS_v1 *": lambda s: buffer(s.kernel_params()),

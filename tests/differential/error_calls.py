@@ -58,6 +58,9 @@ class Call:
             self.entry(*self.arguments)
 
     def make(self) -> str:
+        """Make it; what it gave."""
+        if self.what == AFTER_FAULT:
+            self.cuda.cuCtxSetCurrent(self.scene.context)
         said = str(self.entry(*self.arguments))
         if self.what in (BEFORE_INIT, AFTER_FAULT):
             return said
@@ -97,14 +100,11 @@ def main() -> None:
     cuda = ctypes.CDLL("libcuda.so.1")
     ready: dict[int, Call | str] = {}
     if rows[0][1] == AFTER_FAULT:  # all of them, in this process
-        for number, (function, what) in enumerate(rows):
-            ready[number] = prepared(cuda, function, what)
+        ready = {number: prepared(cuda, *row) for number, row in enumerate(rows)}
         fault(cuda)
-    for number, (function, what) in enumerate(rows):
+    for number, row in enumerate(rows):
         say(number)
-        if what == AFTER_FAULT:
-            cuda.cuCtxSetCurrent(getattr(ready[number], "scene").context if isinstance(ready[number], Call) else None)
-        call = ready.get(number) or prepared(cuda, function, what)
+        call = ready.get(number) or prepared(cuda, *row)
         said = call if isinstance(call, str) else call.make()
         say(number, said)
         if " then " in said:
@@ -112,6 +112,8 @@ def main() -> None:
 
 
 def prepared(cuda: ctypes.CDLL, function: str, what: str) -> Call | str:
+    if not hasattr(cuda, function):
+        return "absent"
     try:
         return Call(cuda, function, what)
     except (SceneError, AttributeError) as error:

@@ -2,7 +2,8 @@
 """Good and bad calls of every entry point, natively and through kvgpu: the same CUresults.
 
 python -P tests/differential/errors.py [--driver nvidia] [--out DIR] [--side native] [ENTRY_POINT...]
-Writes DIR/native.tsv and DIR/remoted.tsv, one line per entry point: `what: what it gave`.
+Writes DIR/native.tsv and DIR/remoted.tsv, one line per entry point: `what: what it gave`. Says what
+differs, but for what tests/data/error_differences.toml explains.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from differential.differences import Results, differing, unexplained
 from differential.rows import GOOD, Row, batches, functions
 
 CALLS = Path(__file__).resolve().with_name("error_calls.py")
 START_LIMIT_S = 60.0
 CALL_LIMIT_S = 20.0
-Results = dict[str, dict[str, str]]  # by entry point, by what
 
 
 class Caller:
@@ -101,12 +102,12 @@ def run_batch(command: list[str], environment: Mapping[str, str], rows: list[Row
 
 
 def run_all(
-    environment: Mapping[str, str], names: list[str], n_processes: int
+    environment: Mapping[str, str], names: list[str], n_processes: int, *, careful: bool
 ) -> Results:
     """Make all calls of these entry points."""
     command = [sys.executable, "-P", str(CALLS)]
     found: Results = {name: {} for name in names}
-    todo = batches(names)
+    todo = batches(names, careful=careful)
     with ThreadPoolExecutor(n_processes) as pool, tempfile.TemporaryDirectory() as folder:
         # Some of the calls write files.
         own = {**environment, "TMPDIR": folder}
@@ -140,8 +141,31 @@ def read(path: Path) -> Results:
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
             name, *rows = line.split("\t")
-            found[name] = {what: said for what, _, said in (row.rpartition(": ") for row in rows)}
+            found[name] = {what: said for what, _, said in (row.partition(": ") for row in rows)}
     return found
+
+
+def said_of(side: str, results: Results, begun_s: float) -> str:
+    n = sum(len(rows) for rows in results.values())
+    n_good = sum(is_good(rows[GOOD]) for rows in results.values())
+    return (
+        f"{side}: {n} calls of {len(results)} entry points, the good one of {n_good} works;"
+        f" {time.monotonic() - begun_s:.0f} s"
+    )
+
+
+def is_good(outcome: str) -> bool:
+    return outcome.split(" ")[0] == "0"
+
+
+def compare(native: Results, remoted: Results, *, software: bool) -> int:
+    """Say what differs without a known reason. Returns the exit status."""
+    found = unexplained(native, remoted, software=software)
+    for row, (mine, yours) in found.items():
+        print(f"differs  {row}: {mine} natively, {yours} remoted")
+    n = len(differing(native, remoted))
+    print(f"figure: {n} differences, {len(found)} of them without a known reason")
+    return 1 if found else 0
 
 
 def main() -> int:
@@ -155,23 +179,16 @@ def main() -> int:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     names = options.names or functions()
-    sides = {}
-    for side in ("native", "remoted"):
-        if options.side not in (side, "both"):
-            continue
-        begun_s = time.monotonic()
-        if side == "native":
-            runs = [natively(names, options.driver, options.jobs) for _ in range(options.runs)]
-            results = merged(runs)
-        else:
-            results = remotely(names, options.driver, options.jobs)
-        (options.out / f"{side}.tsv").write_text(text_of(results))
-        sides[side] = results
-        n = sum(len(rows) for rows in results.values())
-        n_good = sum(rows[GOOD].split()[0] == "0" for rows in results.values())
-        print(f"{side}: {n} calls of {len(results)} entry points; good: {n_good};"
-              f" {time.monotonic() - begun_s:.0f} s", flush=True)
-    return 0
+    sides: dict[str, Results] = {}
+    for side, run in (("native", natively), ("remoted", remotely)):
+        if options.side in (side, "both"):
+            begun_s, n = time.monotonic(), options.runs if side == "native" else 1
+            sides[side] = merged([run(names, options.driver, options.jobs) for _ in range(n)])
+            (options.out / f"{side}.tsv").write_text(text_of(sides[side]))
+            print(said_of(side, sides[side], begun_s), flush=True)
+    if len(sides) < 2:
+        return 0
+    return compare(sides["native"], sides["remoted"], software=options.driver == "software")
 
 
 def natively(names: list[str], driver: str, jobs: int) -> Results:
@@ -180,7 +197,7 @@ def natively(names: list[str], driver: str, jobs: int) -> Results:
         from framework.loopback import BUILD
 
         environment["LD_LIBRARY_PATH"] = str(BUILD / "host/software_gpu")
-    return run_all(environment, names, jobs)
+    return run_all(environment, names, jobs, careful=True)
 
 
 def remotely(names: list[str], driver: str, jobs: int) -> Results:
@@ -191,7 +208,7 @@ def remotely(names: list[str], driver: str, jobs: int) -> Results:
             "KVGPU_SOCKET": socket,
             "LD_LIBRARY_PATH": host.environment["KVGPU_LIBCUDA_DIR"],
         }
-        return run_all(environment, names, jobs)
+        return run_all(environment, names, jobs, careful=False)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ CAPTURING = "its stream captures"
 OTHER_CAPTURES = "another stream captures"
 STATES = (GOOD, "again", "no context", "other context", CAPTURING, OTHER_CAPTURES)
 # Families of api.toml's [reasons] that no program of this kind can call.
-BEYOND = frozenset(
-    "graphics coredump checkpoint old-pointers undocumented profiler external".split()
-)
+BEYOND = frozenset("graphics coredump checkpoint undocumented profiler".split())
 # What they do to the primary context, other rows of the same process would see.
 ALONE = frozenset(
     "cuCtxAttach cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuDevicePrimaryCtxGetState"
@@ -70,8 +68,8 @@ def is_risky(what: str) -> bool:
     return what.partition("=")[2] in RISKY
 
 
-def batches(names: list[str]) -> list[list[Row]]:
-    """What one process does, for each process."""
+def batches(names: list[str], *, careful: bool) -> list[list[Row]]:
+    """What one process does, for each process; `careful`: a call may harm those after it."""
     calm: list[Row] = []
     found: list[list[Row]] = []
     for name in names:
@@ -79,10 +77,11 @@ def batches(names: list[str]) -> list[list[Row]]:
         if name in ALONE:
             found += [[(name, what)] for what in rows]
             continue
-        calm += [(name, what) for what in rows if not is_risky(what)]
-        risky = [(name, what) for what in rows if is_risky(what)]
+        calm += [(name, what) for what in rows if not (careful and is_risky(what))]
+        risky = [(name, what) for what in rows if careful and is_risky(what)]
         found += [risky] if risky else []
-    found += [calm[at : at + BATCH] for at in range(0, len(calm), BATCH)]
+    step = BATCH if careful else 4 * BATCH
+    found += [calm[at : at + step] for at in range(0, len(calm), step)]
     alone = [name for name in names if name in ALONE]
     found.append([(name, BEFORE_INIT) for name in names if name != "cuInit"])
     found.append([(name, AFTER_FAULT) for name in [n for n in names if n not in ALONE] + alone])

@@ -240,6 +240,11 @@ class Scene:
         return self.allocated()
 
     @cached_property
+    def old_memory(self) -> Any:
+        """As CUDA before 3.2 had it, with an address of 32 bits."""
+        return self.made("cuMemAlloc", 4096)
+
+    @cached_property
     def managed(self) -> Any:
         return self.made("cuMemAllocManaged", ctypes.c_size_t(1 << 20), 1)
 
