@@ -51,7 +51,7 @@ class Call:
         elif what == OTHER_CAPTURES:
             scene.begin_other_capture()
         elif what == "no context":
-            scene.must("cuCtxSetCurrent", None)
+            scene.forget_contexts()
         elif what == "other context":
             scene.made("cuCtxCreate_v2", 0, 0)
         elif what == "again":

@@ -110,6 +110,7 @@ class Scene:
         self.cuda = cuda
         self.for_function = function
         self.must("cuInit", 0)
+        self.forget_contexts()
         self.context = self.made("cuDevicePrimaryCtxRetain", 0)
         self.must("cuCtxSetCurrent", self.context)
 
@@ -124,6 +125,11 @@ class Scene:
         given = (*arguments, ctypes.byref(out)) if last else (ctypes.byref(out), *arguments)
         self.must(name, *given)
         return out
+
+    def forget_contexts(self) -> None:
+        """Leave the thread without a current context, under which there may be others."""
+        while self.cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_uint64())) == 0:
+            pass
 
     # -- plain objects ------------------------------------------------------------------------------
 
