@@ -380,7 +380,7 @@ def freed(kind: str) -> Make:
         if kind == "CUcontext":
             value = other.made("cuCtxCreate_v2", 0, 0)
             other.must("cuCtxDestroy_v2", value)
-            other.must("cuCtxSetCurrent", other.context)
+            other.must("cuCtxSetCurrent", other.primary)
         elif kind == "CUdeviceptr":
             value = other.memory
             other.must("cuMemFree_v2", value)
@@ -404,7 +404,7 @@ def freed(kind: str) -> Make:
     return make
 
 
-RISKY = frozenset({"freed", "other", "stray", "ones", "pageable"})  # a driver may crash
+RISKY = frozenset({"freed", "other", "pageable"})  # a driver may crash
 STRAY = 0x1230
 
 
@@ -415,7 +415,7 @@ def bad(function: str, name: str, kind: str) -> dict[str, Make]:
     if kind.endswith("*"):
         structures: dict[str, Make] = {}
         if kind in BY_TYPE and not name.endswith("_out"):
-            structures = {"zeros": place(b""), "ones": place(b"\xff" * 512)}
+            structures = {"zeros": place(b"")}
         if name == "p":
             structures = {"pageable": lambda _: buffer(), "device": lambda s: s.memory}
         return {"null": none, **structures}
@@ -425,7 +425,6 @@ def bad(function: str, name: str, kind: str) -> dict[str, Make]:
             "null": number(kind, 0),
             **({"freed": freed(kind)} if ends or kind == "CUuserObject" else {}),
             "other": lambda s: getattr(s, HANDLES[kind][1]),
-            "stray": number(kind, STRAY),
         }
     if kind == "CUdeviceptr":
         return {

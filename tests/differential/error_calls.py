@@ -60,7 +60,7 @@ class Call:
     def make(self) -> str:
         """Make it; what it gave."""
         if self.what == AFTER_FAULT:
-            self.cuda.cuCtxSetCurrent(self.scene.context)
+            self.cuda.cuCtxSetCurrent(self.scene.primary)
         said = str(self.entry(*self.arguments))
         if self.what in (BEFORE_INIT, AFTER_FAULT):
             return said
@@ -74,7 +74,7 @@ class Call:
     def afterwards(self) -> str:
         if "stream" in vars(self.scene):
             self.cuda.cuStreamEndCapture(self.scene.stream, ctypes.byref(ctypes.c_uint64()))
-        code = self.cuda.cuCtxSetCurrent(self.scene.context) or self.cuda.cuCtxSynchronize()
+        code = self.cuda.cuCtxSetCurrent(self.scene.primary) or self.cuda.cuCtxSynchronize()
         return f" then {code}" if code else ""
 
 

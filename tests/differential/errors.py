@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Good and bad calls of every entry point, natively and through kvgpu: the same CUresults.
 
-python -P tests/differential/errors.py [--driver nvidia] [--out DIR] [--side native] [ENTRY_POINT...]
+python -P tests/differential/errors.py [--driver nvidia] [--out DIR] [--native-only] [ENTRY_POINT...]
 Writes DIR/native.tsv and DIR/remoted.tsv, one line per entry point: `what: what it gave`. Says what
 differs, but for what tests/data/error_differences.toml explains.
 """
@@ -15,9 +15,11 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -27,7 +29,7 @@ from differential.rows import GOOD, Row, batches, functions
 
 CALLS = Path(__file__).resolve().with_name("error_calls.py")
 START_LIMIT_S = 60.0
-CALL_LIMIT_S = 20.0
+CALL_LIMIT_S = 10.0
 
 
 class Caller:
@@ -94,38 +96,32 @@ def run_some(command: list[str], environment: Mapping[str, str], rows: list[Row]
     return said
 
 
-def run_batch(command: list[str], environment: Mapping[str, str], rows: list[Row]) -> list[str]:
-    said: list[str] = []
-    while len(said) < len(rows):
-        said += run_some(command, environment, rows[len(said) :])
-    return said
+class Run:
+    """All rows with one driver, several processes at once; what is known so far is in a file."""
 
+    def __init__(self, environment: Mapping[str, str], file: Path, limit_s: float) -> None:
+        self.environment, self.file = environment, file
+        self.end_s = time.monotonic() + limit_s
+        self.results: Results = {}
+        self.mutex = threading.Lock()
 
-def run_all(
-    environment: Mapping[str, str], names: list[str], n_processes: int, *, careful: bool
-) -> Results:
-    """Make all calls of these entry points."""
-    command = [sys.executable, "-P", str(CALLS)]
-    found: Results = {name: {} for name in names}
-    todo = batches(names, careful=careful)
-    with ThreadPoolExecutor(n_processes) as pool, tempfile.TemporaryDirectory() as folder:
+    def all(self, todo: list[list[Row]], n_processes: int) -> Results:
+        """Make the calls of all batches."""
         # Some of the calls write files.
-        own = {**environment, "TMPDIR": folder}
-        outcomes = pool.map(lambda rows: run_batch(command, own, rows), todo)
-        for rows, said in zip(todo, outcomes, strict=True):
-            for (name, what), outcome in zip(rows, said, strict=True):
-                found[name][what] = outcome
-    return found
+        with ThreadPoolExecutor(n_processes) as pool, tempfile.TemporaryDirectory() as folder:
+            environment = {**self.environment, "TMPDIR": folder}
+            list(pool.map(lambda rows: self.batch(environment, rows), todo))
+        return self.results
 
-
-def merged(runs: list[Results]) -> Results:
-    """What several runs gave; `0 or 400` where they differ."""
-    return {
-        name: {
-            what: " or ".join(sorted({run[name][what] for run in runs})) for what in runs[0][name]
-        }
-        for name in runs[0]
-    }
+    def batch(self, environment: Mapping[str, str], rows: list[Row]) -> None:
+        """As many processes one after another as these rows end."""
+        said: list[str] = []
+        while len(said) < len(rows) and time.monotonic() < self.end_s:
+            said += run_some([sys.executable, "-P", str(CALLS)], environment, rows[len(said) :])
+        with self.mutex:
+            for (name, what), outcome in zip(rows, said, strict=False):
+                self.results.setdefault(name, {})[what] = outcome
+            self.file.write_text(text_of(self.results))
 
 
 def text_of(results: Results) -> str:
@@ -147,23 +143,52 @@ def read(path: Path) -> Results:
 
 def said_of(side: str, results: Results, begun_s: float) -> str:
     n = sum(len(rows) for rows in results.values())
-    n_good = sum(is_good(rows[GOOD]) for rows in results.values())
+    n_good = sum(rows.get(GOOD, "").split(" ")[0] == "0" for rows in results.values())
     return (
         f"{side}: {n} calls of {len(results)} entry points, the good one of {n_good} works;"
         f" {time.monotonic() - begun_s:.0f} s"
     )
 
 
-def is_good(outcome: str) -> bool:
-    return outcome.split(" ")[0] == "0"
+@contextmanager
+def drivers(driver: str) -> Iterator[dict[str, dict[str, str]]]:
+    """The environment of programs, by side."""
+    from framework.loopback import BUILD, loopback
+
+    native = dict(os.environ)
+    if driver == "software":
+        native["LD_LIBRARY_PATH"] = str(BUILD / "host/software_gpu")
+    with loopback(driver=driver) as host, host.open_run() as socket:
+        library = {"KVGPU_SOCKET": socket, "LD_LIBRARY_PATH": host.environment["KVGPU_LIBCUDA_DIR"]}
+        yield {"native": native, "remoted": host.environment | library}
 
 
-def compare(native: Results, remoted: Results, *, software: bool) -> int:
-    """Say what differs without a known reason. Returns the exit status."""
-    found = unexplained(native, remoted, software=software)
+def compare(options: argparse.Namespace) -> int:
+    """Make the calls on both sides; say what differs twice without a known reason."""
+    names = options.names or functions()
+    with drivers(options.driver) as environments:
+
+        def run(side: str, todo: list[list[Row]], suffix: str = "") -> Results:
+            file, begun_s = options.out / f"{side}{suffix}.tsv", time.monotonic()
+            results = Run(environments[side], file, options.limit_s).all(todo, options.jobs)
+            print(said_of(side, results, begun_s), flush=True)
+            return results
+
+        def both(todo: list[list[Row]], suffix: str = "") -> tuple[Results, Results]:
+            with ThreadPoolExecutor(2) as pool:
+                sides = [pool.submit(run, side, todo, suffix) for side in ("native", "remoted")]
+            return sides[0].result(), sides[1].result()
+
+        software = options.driver == "software"
+        native, remoted = both(batches(names))
+        n = len(differing(native, remoted))
+        found = unexplained(native, remoted, software=software)
+        # What a crash or a wrong handle has done to the driver may have shown in later calls.
+        if found:
+            again = [[tuple(row.split(": ", 1))] for row in found]
+            found = unexplained(*both(again, ".again"), software=software)
     for row, (mine, yours) in found.items():
         print(f"differs  {row}: {mine} natively, {yours} remoted")
-    n = len(differing(native, remoted))
     print(f"figure: {n} differences, {len(found)} of them without a known reason")
     return 1 if found else 0
 
@@ -173,42 +198,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="ENTRY_POINT")
     parser.add_argument("--driver", default="software", choices=["software", "nvidia"])
     parser.add_argument("--out", type=Path, default=Path("build/errors"))
-    parser.add_argument("--side", choices=["native", "remoted", "both"], default="both")
-    parser.add_argument("--runs", type=int, default=1, help="how often natively")
+    parser.add_argument("--native-only", action="store_true", help="needs nothing of kvgpu")
+    parser.add_argument("--limit-s", type=float, default=180.0, help="start no process later")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    names = options.names or functions()
-    sides: dict[str, Results] = {}
-    for side, run in (("native", natively), ("remoted", remotely)):
-        if options.side in (side, "both"):
-            begun_s, n = time.monotonic(), options.runs if side == "native" else 1
-            sides[side] = merged([run(names, options.driver, options.jobs) for _ in range(n)])
-            (options.out / f"{side}.tsv").write_text(text_of(sides[side]))
-            print(said_of(side, sides[side], begun_s), flush=True)
-    if len(sides) < 2:
-        return 0
-    return compare(sides["native"], sides["remoted"], software=options.driver == "software")
-
-
-def natively(names: list[str], driver: str, jobs: int) -> Results:
-    environment = dict(os.environ)
-    if driver == "software":
-        from framework.loopback import BUILD
-
-        environment["LD_LIBRARY_PATH"] = str(BUILD / "host/software_gpu")
-    return run_all(environment, names, jobs, careful=True)
-
-
-def remotely(names: list[str], driver: str, jobs: int) -> Results:
-    from framework.loopback import BUILD, loopback
-
-    with loopback(driver=driver) as host, host.open_run() as socket:
-        environment = host.environment | {
-            "KVGPU_SOCKET": socket,
-            "LD_LIBRARY_PATH": host.environment["KVGPU_LIBCUDA_DIR"],
-        }
-        return run_all(environment, names, jobs, careful=False)
+    if not options.native_only:
+        return compare(options)
+    begun_s = time.monotonic()
+    run = Run(os.environ, options.out / "native.tsv", options.limit_s)
+    print(said_of("native", run.all(batches(functions()), options.jobs), begun_s))
+    return 0
 
 
 if __name__ == "__main__":

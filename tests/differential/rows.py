@@ -20,12 +20,10 @@ STATES = (GOOD, "again", "no context", "other context", CAPTURING, OTHER_CAPTURE
 BEYOND = frozenset("graphics coredump checkpoint undocumented profiler".split())
 # What they do to the primary context, other rows of the same process would see.
 ALONE = frozenset(
-    "cuCtxAttach cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuDevicePrimaryCtxGetState"
-    " cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset"
-    " cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags"
-    " cuDevicePrimaryCtxSetFlags_v2 cuCtxSetFlags cuCtxSetLimit".split()
+    f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")
 )
-BATCH = 64  # rows of one process that nothing is expected to crash
+BATCH = 200  # rows of one process that nothing is expected to crash
+RISKY_BATCH = 40
 Row = tuple[str, str]
 
 
@@ -68,21 +66,19 @@ def is_risky(what: str) -> bool:
     return what.partition("=")[2] in RISKY
 
 
-def batches(names: list[str], *, careful: bool) -> list[list[Row]]:
-    """What one process does, for each process; `careful`: a call may harm those after it."""
-    calm: list[Row] = []
-    found: list[list[Row]] = []
-    for name in names:
-        rows = [*STATES, *bad_arguments(name)]
-        if name in ALONE:
-            found += [[(name, what)] for what in rows]
-            continue
-        calm += [(name, what) for what in rows if not (careful and is_risky(what))]
-        risky = [(name, what) for what in rows if careful and is_risky(what)]
-        found += [risky] if risky else []
-    step = BATCH if careful else 4 * BATCH
-    found += [calm[at : at + step] for at in range(0, len(calm), step)]
+def cut(rows: list[Row], n: int) -> list[list[Row]]:
+    return [rows[at : at + n] for at in range(0, len(rows), n)]
+
+
+def batches(names: list[str]) -> list[list[Row]]:
+    """What one process does, for each process."""
     alone = [name for name in names if name in ALONE]
-    found.append([(name, BEFORE_INIT) for name in names if name != "cuInit"])
-    found.append([(name, AFTER_FAULT) for name in [n for n in names if n not in ALONE] + alone])
-    return found
+    others = [name for name in names if name not in ALONE]
+    rows = [(name, what) for name in others for what in (*STATES, *bad_arguments(name))]
+    return [
+        *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
+        *cut([row for row in rows if not is_risky(row[1])], BATCH),
+        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH),
+        [(name, BEFORE_INIT) for name in names if name != "cuInit"],
+        [(name, AFTER_FAULT) for name in others + alone],
+    ]

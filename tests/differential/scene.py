@@ -89,6 +89,8 @@ class Opaque(ctypes.Structure):
 
 KEPT: list[Any] = []  # a driver may still know of it
 
+RETAINED: list[Any] = []
+
 
 def buffer(data: bytes = b"", size: int = 4096) -> Any:
     """Memory for a structure or a result, aligned as any of them wants it."""
@@ -111,8 +113,8 @@ class Scene:
         self.for_function = function
         self.must("cuInit", 0)
         self.forget_contexts()
-        self.context = self.made("cuDevicePrimaryCtxRetain", 0)
-        self.must("cuCtxSetCurrent", self.context)
+        self.context = self.primary = self.retained()
+        self.must("cuCtxSetCurrent", self.primary)
 
     def must(self, name: str, *arguments: Any) -> None:
         code = getattr(self.cuda, name)(*arguments)
@@ -125,6 +127,12 @@ class Scene:
         given = (*arguments, ctypes.byref(out)) if last else (ctypes.byref(out), *arguments)
         self.must(name, *given)
         return out
+
+    def retained(self) -> Any:
+        """The primary context, of which each process counts one use."""
+        if not RETAINED:
+            RETAINED.append(self.made("cuDevicePrimaryCtxRetain", 0))
+        return RETAINED[0]
 
     def forget_contexts(self) -> None:
         """Leave the thread without a current context, under which there may be others."""

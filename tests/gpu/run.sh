@@ -164,7 +164,7 @@ part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
 # tests/data/recorded/bad_calls.tsv is $OUT/errors/native.tsv of such a run.
 part_errors() {
-  "$python" -P tests/differential/errors.py --driver nvidia --runs 2 --out "$out/errors"
+  "$python" -P tests/differential/errors.py --driver nvidia --out "$out/errors"
 }
 
 part_cases() { run_cases '*'; }
@@ -177,7 +177,7 @@ run_cases() { # FILTER
   runtime_dir=$(mktemp -d)
   mkdir -p "$out"
   log=$out/cases.log
-  : >"$log"
+  : >"$log" && : >"$out/reached.tsv"
   "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/kvgpud.log" 2>&1 &
   local kvgpud=$!
   for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
@@ -193,10 +193,14 @@ run_cases() { # FILTER
     fi
     [[ $name != *"beyond kvgpu"* ]] || continue
     echo "== remoted: $name" >>"$log"
-    KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
+    KVGPU_TRACE=$runtime_dir/trace KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
       "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
       { echo "FAILED  remoted: $name"; failed=1; }
+    # Which entry points it has reached, and with what result.
+    awk -F'\t' '!/^#/ && NF > 9 { print $3 "\t" $5 }' "$runtime_dir"/trace* >>"$out/reached.tsv" 2>/dev/null || true
+    rm -f "$runtime_dir"/trace*
   done < <("$cases" --list-test-cases --no-version --test-case="$1" | grep -v -e '^\[doctest\]' -e '^===')
+  sort -u -o "$out/reached.tsv" "$out/reached.tsv"
   kill "$kvgpud" && wait "$kvgpud" || true
   cat "$runtime_dir"/log/* >"$out/sessions.log" 2>/dev/null || true
   rm -rf "$runtime_dir"
