@@ -62,11 +62,23 @@ HANDLES: dict[str, tuple[str, str, str]] = {
     "CUdevResourceDesc": ("resource_description", "event", ""),
     "CUlogsCallbackHandle": ("log_callback", "event", "cuLogsUnregisterCallback"),
 }
-FUNCTIONS = {"CUhostFn": HOST_FUNCTION, "CUstreamCallback": CALLBACK, "CUlogsCallback": LOG_CALLBACK}
+FUNCTIONS = {
+    "CUhostFn": HOST_FUNCTION,
+    "CUstreamCallback": CALLBACK,
+    "CUlogsCallback": LOG_CALLBACK,
+}
 
 
 def none(_: Scene) -> None:
     return None
+
+
+def attribute(name: str) -> Make:
+    return lambda scene: getattr(scene, name)
+
+
+def constant(value: Any) -> Make:
+    return lambda _: value
 
 
 def place(word: bytes) -> Make:
@@ -82,8 +94,8 @@ def words(form: str, *numbers: int) -> Make:
 
 
 BY_TYPE: dict[str, Make] = {
-    **{kind: (lambda s, n=names[0]: getattr(s, n)) for kind, names in HANDLES.items()},
-    **{kind: (lambda _, f=function: f) for kind, function in FUNCTIONS.items()},
+    **{kind: attribute(names[0]) for kind, names in HANDLES.items()},
+    **{kind: constant(function) for kind, function in FUNCTIONS.items()},
     "CUoccupancyB2DSize": lambda _: None,
     "CUdeviceptr": lambda s: s.memory,
     "CUdeviceptr_v1": lambda s: s.old_memory.value,
@@ -291,9 +303,7 @@ SPECIAL: dict[tuple[str, str], Make] = {
     **of("cuLaunchCooperativeKernelMultiDevice", numDevices=lambda _: 1),
     **of("cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2", numOps=size(1)),
     **of("cuMemcpy cuMemcpyAsync", src=lambda s: s.other_memory),
-    **of(
-        "cuMemFreeHost cuMemHostGetDevicePointer_v2 cuMemHostGetFlags", p=lambda s: s.pinned
-    ),
+    **of("cuMemFreeHost cuMemHostGetDevicePointer_v2 cuMemHostGetFlags", p=lambda s: s.pinned),
     **of("cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister", p=lambda s: s.pageable),
     **of("cuModuleGetGlobal cuModuleGetGlobal_v2 cuLibraryGetGlobal", name=lambda _: b"word"),
     **of("cuModuleGetTexRef cuModuleGetSurfRef", hmod=lambda s: s.references),
@@ -323,7 +333,9 @@ SPECIAL: dict[tuple[str, str], Make] = {
     **of("cuUserObjectCreate", flags=lambda _: 1),
     **of("cuGraphAddMemFreeNode", dptr=lambda s: (s.alloc_node, s.allocated_by_node)[1]),
     **of("cuDeviceSetGraphMemAttribute", attr=lambda _: 1),  # USED_MEM_HIGH
-    **of("cuLogsDumpToFile", iterator=lambda s: buffer(s.log_position), pathToFile=lambda s: s.file),
+    **of(
+        "cuLogsDumpToFile", iterator=lambda s: buffer(s.log_position), pathToFile=lambda s: s.file
+    ),
     **of("cuLogsDumpToMemory", iterator=lambda s: buffer(s.log_position), size=words("<Q", 4096)),
     **of("cuMemGetHandleForAddressRange", handleType=lambda _: 1),
     **of("cuLaunchHostFunc", fn=lambda _: HOST_FUNCTION),
@@ -440,7 +452,10 @@ def bad(function: str, name: str, kind: str) -> dict[str, Make]:
     if kind in ("CUipcMemHandle", "CUipcEventHandle"):
         return {"zeros": lambda s: type(good(function, name, kind)(s))()}
     if kind == "CUmemLocation":
-        return {"zeros": lambda _: ctypes.c_uint64(0), "99": lambda _: ctypes.c_uint64(99 << 32 | 1)}
+        return {
+            "zeros": lambda _: ctypes.c_uint64(0),
+            "99": lambda _: ctypes.c_uint64(99 << 32 | 1),
+        }
     if kind == "CUoccupancyB2DSize":
         return {}
     if kind == "float":
@@ -448,6 +463,11 @@ def bad(function: str, name: str, kind: str) -> dict[str, Make]:
     if kind in WIDTHS:
         return {"zero": number(kind, 0), "huge": number(kind, -1)}
     return {"zero": number(kind, 0), "-1": number(kind, -1), "99": number(kind, 99)}
+
+
+def place_of(word: int) -> Make:
+    """A CUmemLocation: type and number."""
+    return lambda _: ctypes.c_uint64(word)
 
 
 def number(kind: str, value: int) -> Make:

@@ -2,14 +2,14 @@
 """Where kvgpu's answers differ from a driver's, and which of these are known, for what reason.
 
 tests/data/error_differences.toml: a table per reason, with `reason` in words for a user, `rows`
-(patterns as of a shell, `entry point: what`), and `software = true` where only the software GPU is
-concerned.
+(patterns as of a shell, `entry point: what`), `native` and `remoted` (patterns of what they gave),
+and `software = true` where only the software GPU is concerned.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -29,14 +29,14 @@ class Reason:
 
     reason: str
     rows: list[str]
+    native: str = "*"
+    remoted: str = "*"
     software: bool = False
-    used: set[str] = field(default_factory=set)
 
-    def covers(self, row: str) -> bool:
-        """Whether a row is one of these; remembers by which pattern."""
-        found = {pattern for pattern in self.rows if fnmatchcase(row, pattern)}
-        self.used |= found
-        return bool(found)
+    def covers(self, row: str, mine: str, yours: str) -> bool:
+        """Whether a row is one of these."""
+        fits = fnmatchcase(mine, self.native) and fnmatchcase(yours, self.remoted)
+        return fits and any(fnmatchcase(row, pattern) for pattern in self.rows)
 
 
 @cache
@@ -62,13 +62,11 @@ def agree(name: str, mine: str, yours: str) -> bool:
     return name in refused() and yours.split()[0] != "0"
 
 
-def unexplained(
-    native: Results, remoted: Results, *, software: bool
-) -> dict[str, tuple[str, str]]:
+def unexplained(native: Results, remoted: Results, *, software: bool) -> dict[str, tuple[str, str]]:
     """The differences for which there is no reason."""
     reasons = [reason for reason in known().values() if software or not reason.software]
     return {
         row: both
         for row, both in differing(native, remoted).items()
-        if not any([reason.covers(row) for reason in reasons])
+        if not any(reason.covers(row, *both) for reason in reasons)
     }

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes calls with bad arguments: a process of its own, that a driver may crash.
 
-Standard input: JSON, a list of [function, what]; standard output: before a call its number, after it
-its number and what it gave, as in `0`, `900 end 901` (the capture that was in progress), `0 then 719`
-(what the context says afterwards). Ends after the first call that leaves the context with an error.
+Standard input: JSON, a list of [function, what]; standard output: before a call its number, after
+it its number and what it gave, as in `0`, `900 end 901` (the capture that was in progress),
+`0 then 719` (what the context says afterwards). Ends after the first call that leaves the context
+with an error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from differential.arguments import BEFORE, bad, good
-from differential.rows import BEFORE_INIT, AFTER_FAULT, CAPTURING, OTHER_CAPTURES, parameters
+from differential.rows import AFTER_FAULT, BEFORE_INIT, CAPTURING, OTHER_CAPTURES, parameters
 from differential.scene import Scene, SceneError, buffer
 
 
@@ -41,7 +42,8 @@ class Call:
             self.arguments = [zero(kind) for _, kind in parameters(function)]
             return
         self.scene = scene = Scene(cuda, function)
-        if before := BEFORE.get(function):
+        before = BEFORE.get(function)
+        if before and (what != AFTER_FAULT or before != Scene.begin_capture):
             before(scene)
         self.arguments = arguments(scene, function, what)
         if what in (CAPTURING, OTHER_CAPTURES):

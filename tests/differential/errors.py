@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Good and bad calls of every entry point, natively and through kvgpu: the same CUresults.
 
-python -P tests/differential/errors.py [--driver nvidia] [--out DIR] [--native-only] [ENTRY_POINT...]
+python -P tests/differential/errors.py [--driver nvidia] [--out DIR] [ENTRY_POINT...]
 Writes DIR/native.tsv and DIR/remoted.tsv, one line per entry point: `what: what it gave`. Says what
 differs, but for what tests/data/error_differences.toml explains.
 """
@@ -21,11 +21,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from differential.differences import Results, differing, unexplained
-from differential.rows import GOOD, Row, batches, functions
+from differential.rows import GOOD, Row, batches, few, functions
 
 CALLS = Path(__file__).resolve().with_name("error_calls.py")
 START_LIMIT_S = 60.0
@@ -82,7 +83,7 @@ def run_some(command: list[str], environment: Mapping[str, str], rows: list[Row]
     begun = False
     try:
         while (line := caller.line(limit_s)) is not None:
-            number, *outcome = line.split("\t")
+            _, *outcome = line.split("\t")
             limit_s = CALL_LIMIT_S
             begun = not outcome
             if outcome:
@@ -163,33 +164,44 @@ def drivers(driver: str) -> Iterator[dict[str, dict[str, str]]]:
         yield {"native": native, "remoted": host.environment | library}
 
 
-def compare(options: argparse.Namespace) -> int:
-    """Make the calls on both sides; say what differs twice without a known reason."""
-    names = options.names or functions()
-    with drivers(options.driver) as environments:
+class Sides:
+    """The driver, or what was recorded of one, beside kvgpu."""
 
-        def run(side: str, todo: list[list[Row]], suffix: str = "") -> Results:
-            file, begun_s = options.out / f"{side}{suffix}.tsv", time.monotonic()
-            results = Run(environments[side], file, options.limit_s).all(todo, options.jobs)
-            print(said_of(side, results, begun_s), flush=True)
-            return results
+    def __init__(self, options: argparse.Namespace, environments: dict[str, Any]) -> None:
+        self.options, self.environments = options, environments
+        self.software = options.driver == "software"
 
-        def both(todo: list[list[Row]], suffix: str = "") -> tuple[Results, Results]:
-            with ThreadPoolExecutor(2) as pool:
-                sides = [pool.submit(run, side, todo, suffix) for side in ("native", "remoted")]
-            return sides[0].result(), sides[1].result()
+    def run(self, side: str, todo: list[list[Row]], suffix: str) -> Results:
+        if side == "native" and self.options.recorded:
+            return read(self.options.recorded)
+        begun_s, file = time.monotonic(), self.options.out / f"{side}{suffix}.tsv"
+        run = Run(self.environments[side], file, self.options.limit_s)
+        results = run.all(todo, self.options.jobs)
+        print(said_of(side, results, begun_s), flush=True)
+        return results
 
-        software = options.driver == "software"
-        native, remoted = both(batches(names))
+    def unexplained(self, todo: list[list[Row]], suffix: str = "") -> dict[str, tuple[str, str]]:
+        """Make the calls on both sides at once; what differs without a known reason."""
+        with ThreadPoolExecutor(2) as pool:
+            sides = [pool.submit(self.run, s, todo, suffix) for s in ("native", "remoted")]
+        native, remoted = (side.result() for side in sides)
+        found = unexplained(native, remoted, software=self.software)
         n = len(differing(native, remoted))
-        found = unexplained(native, remoted, software=software)
+        print(f"figure: {n} differences, {len(found)} of them without a known reason", flush=True)
+        return found
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Say what differs twice without a known reason."""
+    with drivers(options.driver) as environments:
+        sides = Sides(options, environments)
+        found = sides.unexplained(batches(options.names or functions()))
         # What a crash or a wrong handle has done to the driver may have shown in later calls.
         if found:
-            again = [[tuple(row.split(": ", 1))] for row in found]
-            found = unexplained(*both(again, ".again"), software=software)
+            again = [(name, what) for name, _, what in (row.partition(": ") for row in found)]
+            found = sides.unexplained(few(again), ".again")
     for row, (mine, yours) in found.items():
         print(f"differs  {row}: {mine} natively, {yours} remoted")
-    print(f"figure: {n} differences, {len(found)} of them without a known reason")
     return 1 if found else 0
 
 
@@ -198,6 +210,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="ENTRY_POINT")
     parser.add_argument("--driver", default="software", choices=["software", "nvidia"])
     parser.add_argument("--out", type=Path, default=Path("build/errors"))
+    parser.add_argument("--recorded", type=Path, help="what a driver gave, instead of asking one")
     parser.add_argument("--native-only", action="store_true", help="needs nothing of kvgpu")
     parser.add_argument("--limit-s", type=float, default=180.0, help="start no process later")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())

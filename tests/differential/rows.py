@@ -24,6 +24,7 @@ ALONE = frozenset(
 )
 BATCH = 200  # rows of one process that nothing is expected to crash
 RISKY_BATCH = 40
+FEW = 10
 Row = tuple[str, str]
 
 
@@ -56,9 +57,7 @@ def functions() -> list[str]:
 
 def bad_arguments(function: str) -> list[str]:
     return [
-        f"{name}={how}"
-        for name, kind in parameters(function)
-        for how in bad(function, name, kind)
+        f"{name}={how}" for name, kind in parameters(function) for how in bad(function, name, kind)
     ]
 
 
@@ -82,3 +81,13 @@ def batches(names: list[str]) -> list[list[Row]]:
         [(name, BEFORE_INIT) for name in names if name != "cuInit"],
         [(name, AFTER_FAULT) for name in others + alone],
     ]
+
+
+def few(rows: list[Row]) -> list[list[Row]]:
+    """The same for some rows, in smaller companies."""
+    faults = [row for row in rows if row[1] == AFTER_FAULT]
+    before = [row for row in rows if row[1] == BEFORE_INIT]
+    alone = [row for row in rows if row[0] in ALONE and row not in faults + before]
+    rest = [row for row in rows if row not in faults + before + alone]
+    parts = [before, faults, *([row] for row in alone), *cut(rest, FEW)]
+    return [part for part in parts if part]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call under test needs: objects of a real driver, and arguments that work, by type and name.
+"""What a call under test needs: objects of a real driver.
 
 Objects are made when they are first asked for.
 """
@@ -96,7 +96,7 @@ def buffer(data: bytes = b"", size: int = 4096) -> Any:
     """Memory for a structure or a result, aligned as any of them wants it."""
     raw = ctypes.create_string_buffer(size + 64)
     start = -ctypes.addressof(raw) % 64
-    raw[start : start + len(data)] = data
+    ctypes.memmove(ctypes.addressof(raw) + start, data, len(data))
     KEPT.append(raw)
     return (ctypes.c_char * size).from_buffer(raw, start)
 
@@ -139,7 +139,7 @@ class Scene:
         while self.cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_uint64())) == 0:
             pass
 
-    # -- plain objects ------------------------------------------------------------------------------
+    # -- plain objects ----------------------------------------------------------------------------
 
     @cached_property
     def peer(self) -> int:
@@ -238,11 +238,12 @@ class Scene:
         os.close(handle)
         return path.encode()
 
-    # -- memory -------------------------------------------------------------------------------------
+    # -- memory -----------------------------------------------------------------------------------
 
     def allocated(self) -> Any:
         memory = self.made("cuMemAlloc_v2", ctypes.c_size_t(1 << 20))
         self.must("cuMemsetD8_v2", memory, ctypes.c_ubyte(0), ctypes.c_size_t(1 << 20))
+        self.must("cuStreamSynchronize", None)
         return memory
 
     @cached_property
@@ -285,9 +286,7 @@ class Scene:
     @cached_property
     def pool_descriptor(self) -> Any:
         fd, none = ctypes.c_int(), ctypes.c_uint64(0)
-        self.must(
-            "cuMemPoolExportToShareableHandle", ctypes.byref(fd), self.pool, DESCRIPTOR, none
-        )
+        self.must("cuMemPoolExportToShareableHandle", ctypes.byref(fd), self.pool, DESCRIPTOR, none)
         return ctypes.c_void_p(fd.value)
 
     @cached_property
@@ -311,9 +310,7 @@ class Scene:
     @cached_property
     def descriptor(self) -> Any:
         fd, none = ctypes.c_int(), ctypes.c_uint64(0)
-        self.must(
-            "cuMemExportToShareableHandle", ctypes.byref(fd), self.physical, DESCRIPTOR, none
-        )
+        self.must("cuMemExportToShareableHandle", ctypes.byref(fd), self.physical, DESCRIPTOR, none)
         return ctypes.c_void_p(fd.value)
 
     @cached_property
@@ -339,7 +336,7 @@ class Scene:
         self.must("cuIpcGetEventHandle", ctypes.byref(handle), self.shared_event)
         return handle
 
-    # -- arrays and textures ------------------------------------------------------------------------
+    # -- arrays and textures ----------------------------------------------------------------------
 
     @cached_property
     def array(self) -> Any:
@@ -380,7 +377,7 @@ class Scene:
         )
         return out
 
-    # -- structures ---------------------------------------------------------------------------------
+    # -- structures -------------------------------------------------------------------------------
 
     def copy_2d(self) -> bytes:
         source = (0, 0, DEVICE_MEMORY, 0, self.other_memory.value, 0, 64)
@@ -431,7 +428,7 @@ class Scene:
     def any_node(self) -> bytes:
         return struct.pack("<I12x", MEMSET) + self.memset_params().ljust(240, b"\0")
 
-    # -- graphs -------------------------------------------------------------------------------------
+    # -- graphs -----------------------------------------------------------------------------------
 
     @cached_property
     def graph(self) -> Any:
@@ -483,7 +480,7 @@ class Scene:
         del node
         return self.made("cuGraphClone", self.graph)
 
-    # -- what has to have happened ------------------------------------------------------------------
+    # -- what has to have happened ----------------------------------------------------------------
 
     def record(self) -> None:
         self.must("cuEventRecord", self.event, self.stream)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which entry points differential tests have reached on a GPU: with success, and with an error.
 
-From $OUT of tests/gpu/run.sh: errors/*.tsv (what native and remoted calls gave alike) and reached.tsv
-(what the driver API cases called through kvgpu; natively they pass, too).
+From $OUT of tests/gpu/run.sh: errors/*.tsv (what native and remoted calls gave alike) and
+reached.tsv (what the driver API cases called through kvgpu; natively they pass, too).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from differential.errors import read
+from differential.errors import read  # noqa: E402  (needs the path)
 
 RECORDED = ROOT / "tests/data/coverage.json"
 Reached = dict[str, dict[str, str]]  # by entry point, "success" or "error": the part that did

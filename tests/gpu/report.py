@@ -2,8 +2,8 @@
 """Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
 
 python report.py FOLDER...: each is the $OUT of a run, or holds several of them. Writes
-tests/data/workloads.json and coverage.json, from which `make gen` makes tables; a row that no folder
-has stays.
+tests/data/workloads.json and coverage.json, from which `make gen` makes tables; a row that no
+folder has stays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from gpu import coverage
+from gpu import coverage  # noqa: E402  (needs the path)
 
 RECORDED = ROOT / "tests/data/workloads.json"
 PROGRAMS = {"libraries": "C++ on {}", "runtimes": "{}", "programs": "program `{}`"}
