@@ -12,6 +12,7 @@ from kvgpu.protocol.generator import (
     emit_docs,
     emit_guest,
     emit_host,
+    emit_proof,
     emit_prototypes,
     nvml,
 )
@@ -46,7 +47,10 @@ def texts(root: Path, include: Path) -> tuple[Model, dict[str, str]]:
     found = {name: emitter(model) for name, emitter in OUTPUTS.items()}
     found |= {name: emit_nvml(functions) for name, emit_nvml in NVML_OUTPUTS.items()}
     docs = emit_docs.compatibility_md(model) + nvml.compatibility_md(functions)
-    docs += emit_docs.workloads_md(root / "tests/data/workloads.json")
+    data = root / "tests/data"
+    docs += emit_docs.workloads_md(data / "workloads.json")
+    docs += emit_proof.coverage_md(model, data / "coverage.json", data / "unreachable.toml")
+    docs += emit_proof.differences_md(data / "error_differences.toml")
     return model, {**found, "docs/compatibility.md": docs}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For each parameter of each entry point an argument that works, and the bad ones of its type."""
+"""For each parameter of each entry point an argument that works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from differential.scene import (
+from differential.scene import Scene
+from differential.scene_base import (
     ACCESS,
     ARRAY,
     ARRAY_3D,
@@ -25,7 +26,6 @@ from differential.scene import (
     POOL,
     SM_RESOURCE,
     TEXTURE,
-    Scene,
     buffer,
 )
 
@@ -180,7 +180,7 @@ BY_NAME: dict[str, Make] = {
     "numMipmapLevels": lambda _: 1,
     "maxAniso": lambda _: 1,
     "initialRefcount": lambda _: 1,
-    "peerContext": lambda s: s.context,
+    "peerContext": lambda s: s.peer_context,
 }
 MEMORY_BATCH: dict[str, Make] = {
     "dsts": lambda s: buffer(struct.pack("<Q", s.memory.value)),
@@ -280,6 +280,7 @@ SPECIAL: dict[tuple[str, str], Make] = {
     **of("cuMemPoolImportPointer", pool=lambda s: s.imported_pool),
     **of("cuMemPoolExportPointer", shareData_out=lambda _: buffer(), ptr=lambda s: s.of_pool),
     **of("cuIpcOpenMemHandle cuIpcOpenMemHandle_v2", Flags=lambda _: 1),
+    **of("cuIpcCloseMemHandle", dptr=lambda s: s.opened_memory),
     **of("cuIpcGetEventHandle", event=lambda s: s.shared_event),
     **of("cuMemCreate cuMemAddressReserve", size=size(GRANULE)),
     **of("cuMemAddressReserve", alignment=size(0), addr=lambda _: ctypes.c_uint64(0)),
@@ -353,6 +354,7 @@ BEFORE: dict[str, Callable[[Scene], Any]] = {
     **dict.fromkeys(("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"), Scene.set_block_shape),
     **dict.fromkeys(("cuStreamEndCapture", *IN_CAPTURE), Scene.begin_capture),
     "cuMemHostUnregister": Scene.register,
+    "cuCtxDisablePeerAccess": Scene.enable_peer,
     "cuLinkComplete": Scene.add_to_link,
     **dict.fromkeys(
         ("cuGraphRemoveDependencies", "cuGraphRemoveDependencies_v2"), Scene.add_dependency
@@ -384,91 +386,3 @@ def of_width(kind: str, value: Any) -> Any:
             return ctypes.c_uint64(value)
         return WIDTHS.get(kind, ctypes.c_int32)(value)
     return value
-
-
-def freed(kind: str) -> Make:
-    def make(scene: Scene) -> Any:
-        other = type(scene)(scene.cuda, scene.for_function)
-        if kind == "CUcontext":
-            value = other.made("cuCtxCreate_v2", 0, 0)
-            other.must("cuCtxDestroy_v2", value)
-            other.must("cuCtxSetCurrent", other.primary)
-        elif kind == "CUdeviceptr":
-            value = other.memory
-            other.must("cuMemFree_v2", value)
-        elif kind == "CUfunction":
-            value = other.function
-            other.must("cuModuleUnload", other.module)
-        elif kind == "CUkernel":
-            value = other.kernel
-            other.must("cuLibraryUnload", other.library)
-        elif kind == "CUsurfref":
-            value = other.surface_reference
-            other.must("cuModuleUnload", other.references)
-        elif kind == "CUuserObject":
-            value = other.user_object
-            other.must("cuUserObjectRelease", value, 1)
-        else:
-            value = getattr(other, HANDLES[kind][0])
-            other.must(HANDLES[kind][2], value)
-        return value
-
-    return make
-
-
-RISKY = frozenset({"freed", "other", "pageable"})  # a driver may crash
-STRAY = 0x1230
-
-
-def bad(function: str, name: str, kind: str) -> dict[str, Make]:
-    """Return the bad arguments for a parameter, by what is bad about them."""
-    if kind == "const char *":
-        return {"null": none, "empty": lambda _: b"", "unknown": lambda _: b"no such thing"}
-    if kind.endswith("*"):
-        structures: dict[str, Make] = {}
-        if kind in BY_TYPE and not name.endswith("_out"):
-            structures = {"zeros": place(b"")}
-        if name == "p":
-            structures = {"pageable": lambda _: buffer(), "device": lambda s: s.memory}
-        return {"null": none, **structures}
-    if kind in HANDLES:
-        ends = HANDLES[kind][2] or kind in ("CUcontext", "CUfunction", "CUkernel", "CUsurfref")
-        return {
-            "null": number(kind, 0),
-            **({"freed": freed(kind)} if ends or kind == "CUuserObject" else {}),
-            "other": lambda s: getattr(s, HANDLES[kind][1]),
-        }
-    if kind == "CUdeviceptr":
-        return {
-            "null": number(kind, 0),
-            "freed": freed(kind),
-            "pageable": lambda s: ctypes.c_uint64(ctypes.addressof(s.pageable)),
-            "stray": number(kind, STRAY),
-        }
-    if kind == "CUdevice":
-        return {"-1": number(kind, -1), "99": number(kind, 99)}
-    if kind in FUNCTIONS:
-        return {"null": none}
-    if kind in ("CUipcMemHandle", "CUipcEventHandle"):
-        return {"zeros": lambda s: type(good(function, name, kind)(s))()}
-    if kind == "CUmemLocation":
-        return {
-            "zeros": lambda _: ctypes.c_uint64(0),
-            "99": lambda _: ctypes.c_uint64(99 << 32 | 1),
-        }
-    if kind == "CUoccupancyB2DSize":
-        return {}
-    if kind == "float":
-        return {"nan": lambda _: ctypes.c_float(float("nan"))}
-    if kind in WIDTHS:
-        return {"zero": number(kind, 0), "huge": number(kind, -1)}
-    return {"zero": number(kind, 0), "-1": number(kind, -1), "99": number(kind, 99)}
-
-
-def place_of(word: int) -> Make:
-    """A CUmemLocation: type and number."""
-    return lambda _: ctypes.c_uint64(word)
-
-
-def number(kind: str, value: int) -> Make:
-    return lambda _: of_width(kind, value)

@@ -17,9 +17,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from differential.arguments import BEFORE, bad, good
+from differential.arguments import BEFORE, good
+from differential.bad_arguments import bad
 from differential.rows import AFTER_FAULT, BEFORE_INIT, CAPTURING, OTHER_CAPTURES, parameters
-from differential.scene import Scene, SceneError, buffer
+from differential.scene import Scene
+from differential.scene_base import SceneError, buffer
 
 
 def arguments(scene: Scene, function: str, what: str) -> list[Any]:

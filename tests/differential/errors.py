@@ -212,8 +212,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/errors"))
     parser.add_argument("--recorded", type=Path, help="what a driver gave, instead of asking one")
     parser.add_argument("--native-only", action="store_true", help="needs nothing of kvgpu")
-    parser.add_argument("--limit-s", type=float, default=180.0, help="start no process later")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--limit-s", type=float, default=120.0, help="start no process later")
+    parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.native_only:

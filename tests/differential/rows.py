@@ -7,7 +7,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from differential.arguments import RISKY, bad
+from differential.bad_arguments import RISKY, bad
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "good"
