@@ -30,7 +30,7 @@ from differential.rows import GOOD, Row, batches, few, functions
 
 CALLS = Path(__file__).resolve().with_name("error_calls.py")
 START_LIMIT_S = 60.0
-CALL_LIMIT_S = 10.0
+CALL_LIMIT_S = 8.0
 
 
 class Caller:
@@ -170,6 +170,7 @@ class Sides:
     def __init__(self, options: argparse.Namespace, environments: dict[str, Any]) -> None:
         self.options, self.environments = options, environments
         self.software = options.driver == "software"
+        self.is_complete = True
 
     def run(self, side: str, todo: list[list[Row]], suffix: str) -> Results:
         if side == "native" and self.options.recorded:
@@ -185,6 +186,12 @@ class Sides:
         with ThreadPoolExecutor(2) as pool:
             sides = [pool.submit(self.run, s, todo, suffix) for s in ("native", "remoted")]
         native, remoted = (side.result() for side in sides)
+        wanted = [row for rows in todo for row in rows]
+        for side, results in (("native", native), ("remoted", remoted)):
+            n_late = sum(what not in results.get(name, {}) for name, what in wanted)
+            if n_late and not (side == "native" and self.options.recorded):
+                print(f"late     {n_late} {side} calls: not in {self.options.limit_s:.0f} s")
+                self.is_complete = False
         found = unexplained(native, remoted, software=self.software)
         n = len(differing(native, remoted))
         print(f"figure: {n} differences, {len(found)} of them without a known reason", flush=True)
@@ -202,7 +209,7 @@ def compare(options: argparse.Namespace) -> int:
             found = sides.unexplained(few(again), ".again")
     for row, (mine, yours) in found.items():
         print(f"differs  {row}: {mine} natively, {yours} remoted")
-    return 1 if found else 0
+    return 1 if found or not sides.is_complete else 0
 
 
 def main() -> int:

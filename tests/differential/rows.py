@@ -23,7 +23,8 @@ ALONE = frozenset(
     f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")
 )
 BATCH = 200  # rows of one process that nothing is expected to crash
-RISKY_BATCH = 40
+RISKY_BATCH = 10
+FAULT_BATCH = 130
 FEW = 10
 Row = tuple[str, str]
 
@@ -79,7 +80,7 @@ def batches(names: list[str]) -> list[list[Row]]:
         *cut([row for row in rows if not is_risky(row[1])], BATCH),
         *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH),
         [(name, BEFORE_INIT) for name in names if name != "cuInit"],
-        [(name, AFTER_FAULT) for name in others + alone],
+        *cut([(name, AFTER_FAULT) for name in others + alone], FAULT_BATCH),
     ]
 
 

@@ -20,7 +20,7 @@ LIMIT_S = 280
 
 
 def test_results_of_bad_calls_are_the_drivers(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", str(TOOL), "--out", str(tmp_path)]
+    command = [sys.executable, "-P", str(TOOL), "--out", str(tmp_path), "--limit-s", "200"]
     if BAD_CALLS.exists():
         command += ["--recorded", str(BAD_CALLS)]
     packages = [str(ROOT / "packaging/python"), *filter(None, [os.environ.get("PYTHONPATH")])]

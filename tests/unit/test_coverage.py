@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every entry point that is served is reached by a differential test, with success and an error.
 
-tests/data/coverage.json says what was reached on which GPU, the software one among them: after a new
-row run tests/gpu/coverage.py. tests/data/unreachable.toml says what cannot be reached, and why.
+tests/data/coverage.json says what was reached on which GPU, the software one among them: after a
+new row run tests/gpu/coverage.py. tests/data/unreachable.toml says what cannot be reached, and why.
 """
 
 from __future__ import annotations
