@@ -320,7 +320,7 @@ SPECIAL: dict[tuple[str, str], Make] = {
         to=lambda s: buffer(struct.pack("<Q", s.second_node.value)),
         numDependencies=size(1),
     ),
-    **of("cuGraphDebugDotPrint", path=lambda _: b"/dev/null"),
+    **of("cuGraphDebugDotPrint", path=lambda s: s.file),
     **of(
         "cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2",
         dependencies=lambda _: buffer(),

@@ -62,6 +62,23 @@ def agree(name: str, mine: str, yours: str) -> bool:
     return name in refused() and yours.split()[0] != "0"
 
 
+def either(native: Results, recorded: Results) -> Results:
+    """What one of two drivers gave, as `0 or 1` where these differ."""
+    found = {}
+    for name, rows in native.items():
+        others = recorded.get(name, {})
+        found[name] = {
+            what: either_of(said, others.get(what, "absent")) for what, said in rows.items()
+        }
+    return found
+
+
+def either_of(said: str, other: str) -> str:
+    if said.startswith(IMPOSSIBLE):
+        return other
+    return said if said == other or other.startswith(IMPOSSIBLE) else f"{said} or {other}"
+
+
 def unexplained(native: Results, remoted: Results, *, software: bool) -> dict[str, tuple[str, str]]:
     """The differences for which there is no reason."""
     reasons = [reason for reason in known().values() if software or not reason.software]

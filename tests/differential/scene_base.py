@@ -93,10 +93,10 @@ KEPT: list[Any] = []  # a driver may still know of it
 RETAINED: list[Any] = []
 
 
-def buffer(data: bytes = b"", size: int = 4096) -> Any:
+def buffer(data: bytes = b"", size: int = 4096, align: int = 64) -> Any:
     """Memory for a structure or a result, aligned as any of them wants it."""
-    raw = ctypes.create_string_buffer(size + 64)
-    start = -ctypes.addressof(raw) % 64
+    raw = ctypes.create_string_buffer(size + align)
+    start = -ctypes.addressof(raw) % align
     ctypes.memmove(ctypes.addressof(raw) + start, data, len(data))
     KEPT.append(raw)
     return (ctypes.c_char * size).from_buffer(raw, start)
@@ -289,7 +289,7 @@ class Base:
 
     @cached_property
     def pageable(self) -> Any:
-        return buffer()
+        return buffer(align=4096)
 
     @cached_property
     def pool(self) -> Any:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Good and bad calls of every entry point: kvgpu answers what a driver answers.
-
-What driver 580 answered on an H200 where that was recorded, else what the software GPU answers.
+"""Good and bad calls of every entry point: kvgpu answers what the software GPU below it answers, or
+what driver 580 has answered on an H200.
 """
 
 from __future__ import annotations
