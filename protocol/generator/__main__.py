@@ -7,7 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvgpu.protocol.generator import emit, emit_docs, emit_guest, emit_host, nvml
+from kvgpu.protocol.generator import (
+    emit,
+    emit_docs,
+    emit_guest,
+    emit_host,
+    emit_proof,
+    emit_prototypes,
+    nvml,
+)
 from kvgpu.protocol.generator.model import GeneratorError, Model
 from kvgpu.protocol.generator.parse import load
 
@@ -25,6 +33,7 @@ OUTPUTS = {
     "host/worker/generated/handlers.gen.h": emit_host.handlers_h,
     "host/worker/generated/ops.gen.cpp": emit_host.ops_cpp,
     "host/worker/generated/plain.gen.cpp": emit_host.plain_cpp,
+    "tests/data/prototypes.tsv": emit_prototypes.prototypes_tsv,
 }
 NVML_OUTPUTS = {
     "guest/libnvidia_ml/generated/exports.gen.cpp": nvml.exports_cpp,
@@ -38,7 +47,10 @@ def texts(root: Path, include: Path) -> tuple[Model, dict[str, str]]:
     found = {name: emitter(model) for name, emitter in OUTPUTS.items()}
     found |= {name: emit_nvml(functions) for name, emit_nvml in NVML_OUTPUTS.items()}
     docs = emit_docs.compatibility_md(model) + nvml.compatibility_md(functions)
-    docs += emit_docs.workloads_md(root / "tests/data/workloads.json")
+    data = root / "tests/data"
+    docs += emit_docs.workloads_md(data / "workloads.json")
+    docs += emit_proof.coverage_md(model, data / "coverage.json", data / "unreachable.toml")
+    docs += emit_proof.differences_md(data / "error_differences.toml")
     return model, {**found, "docs/compatibility.md": docs}
 
 

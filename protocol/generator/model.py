@@ -93,6 +93,7 @@ class Api:
     control: list[ControlRecord]
     refused: dict[str, str]  # name -> why
     twins: dict[str, str]  # name -> the name it is the per-thread-default-stream variant of
+    families: dict[str, str]  # refused name -> key of [reasons]
 
 
 @dataclass(slots=True)
@@ -203,7 +204,7 @@ def read_api(path: Path, functions: dict[str, Function]) -> Api:
     rows = [_row(name, entry, functions) for name, entry in data.items()]
     _check_opcodes(rows, control)
     refused = {name: reasons[family] for name, family in families.items()}
-    return Api(rows, control, refused, twins)
+    return Api(rows, control, refused, twins, families)
 
 
 def _row(name: str, entry: dict[str, object], functions: dict[str, Function]) -> Row:

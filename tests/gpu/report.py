@@ -2,7 +2,8 @@
 """Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
 
 python report.py FOLDER...: each is the $OUT of a run, or holds several of them. Writes
-tests/data/workloads.json, from which `make gen` makes the table; a row that no folder has stays.
+tests/data/workloads.json and coverage.json, from which `make gen` makes tables; a row that no
+folder has stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from gpu import coverage  # noqa: E402  (needs the path)
+
 RECORDED = ROOT / "tests/data/workloads.json"
 PROGRAMS = {"libraries": "C++ on {}", "runtimes": "{}", "programs": "program `{}`"}
 
@@ -71,6 +76,12 @@ def program_rows(folder: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
+def merge_coverage(folder: Path, commit: str) -> int:
+    """Entry points that the run below a folder has reached."""
+    runs = [path.parent for path in folder.rglob("gpu.txt")]
+    return sum(coverage.merge(run, gpu_of(run), commit) for run in runs)
+
+
 SIDES = ("native", "remoted")
 
 
@@ -84,7 +95,8 @@ def main() -> int:
     commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
     for argument in sys.argv[1:]:
         found = workload_rows(Path(argument)) | program_rows(Path(argument))
-        if not found:
+        n_reached = merge_coverage(Path(argument), commit)
+        if not found and not n_reached:
             raise SystemExit(f"report: no results below {argument}")
         for name, row in found.items():
             rows[name] = row | {"commit": commit}

@@ -11,6 +11,7 @@
 #   host      a live worker's confinement, the inventory, start to first result with pre-started workers
 #   nvml      nvidia-smi's forms natively and through kvgpu: what it shows is the slice, as CUDA shows it
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
+#   errors    good and bad calls of every entry point, natively and through kvgpu: the same CUresults
 #   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
 #   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
@@ -161,6 +162,11 @@ part_host() { "$python" -P tests/gpu/host.py; }
 
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
+# tests/data/recorded/bad_calls.tsv is $OUT/errors/native.tsv of such a run.
+part_errors() {
+  "$python" -P tests/differential/errors.py --driver nvidia --out "$out/errors"
+}
+
 part_cases() { run_cases '*'; }
 part_blocking() { run_cases 'blocking*'; }
 
@@ -171,7 +177,7 @@ run_cases() { # FILTER
   runtime_dir=$(mktemp -d)
   mkdir -p "$out"
   log=$out/cases.log
-  : >"$log"
+  : >"$log" && : >"$out/reached.tsv"
   "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/kvgpud.log" 2>&1 &
   local kvgpud=$!
   for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
@@ -187,10 +193,14 @@ run_cases() { # FILTER
     fi
     [[ $name != *"beyond kvgpu"* ]] || continue
     echo "== remoted: $name" >>"$log"
-    KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
+    KVGPU_TRACE=$runtime_dir/trace KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
       "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
       { echo "FAILED  remoted: $name"; failed=1; }
+    # Which entry points it has reached, and with what result.
+    awk -F'\t' '!/^#/ && NF > 9 { print $3 "\t" $5 }' "$runtime_dir"/trace* >>"$out/reached.tsv" 2>/dev/null || true
+    rm -f "$runtime_dir"/trace*
   done < <("$cases" --list-test-cases --no-version --test-case="$1" | grep -v -e '^\[doctest\]' -e '^===')
+  sort -u -o "$out/reached.tsv" "$out/reached.tsv"
   kill "$kvgpud" && wait "$kvgpud" || true
   cat "$runtime_dir"/log/* >"$out/sessions.log" 2>/dev/null || true
   rm -rf "$runtime_dir"
@@ -246,7 +256,7 @@ part_vm() {
 # Everything, as `part` or `part:K/N` (its Kth share) and about how many seconds it takes.
 units() {
   local k
-  echo "starts 375"; echo "life 75"; echo "libraries 60"; echo "vm 60"; echo "oracles 30"
+  echo "starts 375"; echo "errors 120"; echo "life 75"; echo "libraries 60"; echo "vm 60"; echo "oracles 30"
   echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
   for k in 1 2 3 4; do echo "cases:$k/4 90"; done
   for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done
@@ -261,7 +271,7 @@ units_of() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases runtimes starts life host nvml bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes starts life host nvml bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
@@ -269,7 +279,7 @@ main() {
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
     [[ $part != *:* ]] || { export SHARE=${part#*:}; part=${part%%:*}; }
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, blocking, runtimes, starts, life, host, nvml, libraries, workloads, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, blocking, runtimes, starts, life, host, nvml, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

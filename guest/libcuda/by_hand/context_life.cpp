@@ -196,10 +196,11 @@ CUresult create(CUcontext* pctx, const std::vector<wire::ExecAffinity>& affinity
   if (primary_of(dev, &error) == nullptr) return error;
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if ((error = Session::get().pending_error()) != CUDA_SUCCESS) return error;
-  if ((flags & (CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE)) != 0) {
+  constexpr unsigned COREDUMPS = CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE;
+  if ((flags & ~(CONTEXT_FLAGS | COREDUMPS)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & COREDUMPS) != 0) {
     return static_cast<CUresult>(refuse_part("a context with core dumps"));
   }
-  if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
   // An older host would not see it.
   if (!affinity.empty() && !Session::get().speaks(wire::Op::cuCtxGetExecAffinity)) {
     return static_cast<CUresult>(refuse_part("execution affinity on this host"));

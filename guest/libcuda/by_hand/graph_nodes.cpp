@@ -92,6 +92,7 @@ CUresult set(CUgraphExec handle, CUgraphNode node, NodeBody& body) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   GraphExec* const exec = find(handle);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_live(wire::Kind::GRAPH_NODE, node)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = body.may_belong_to(*exec, node)) return bad;
   const wire::SetGraphNode head{context_of(call, body), exec->handle, to_wire(node),
                                 static_cast<uint32_t>(body.type()), 0};

@@ -146,12 +146,22 @@ CUresult graph_event_wait_node_get_event(CUgraphNode hNode, CUevent* event_out) 
   return ask_event(hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event_out);
 }
 
+namespace {
+
+CUresult check_attribute(CUkernelNodeAttrID attr) {
+  if (attr <= CU_LAUNCH_ATTRIBUTE_IGNORE || attr >= CU_LAUNCH_ATTRIBUTE_MAX) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (wire::kernel_node_attribute_is_plain(attr)) return CUDA_SUCCESS;
+  return static_cast<CUresult>(refuse_part("this attribute of a kernel node"));
+}
+
+}  // namespace
+
 CUresult graph_kernel_node_get_attribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                          CUkernelNodeAttrValue* value_out) {
   if (value_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!wire::kernel_node_attribute_is_plain(attr)) {
-    return static_cast<CUresult>(refuse_part("this attribute of a kernel node"));
-  }
+  if (const CUresult bad = check_attribute(attr)) return bad;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::GraphNodeAttribute body{call.context(), to_wire(hNode), attr, 0, {}};
@@ -165,9 +175,7 @@ CUresult graph_kernel_node_get_attribute(CUgraphNode hNode, CUkernelNodeAttrID a
 CUresult graph_kernel_node_set_attribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                          const CUkernelNodeAttrValue* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!wire::kernel_node_attribute_is_plain(attr)) {
-    return static_cast<CUresult>(refuse_part("this attribute of a kernel node"));
-  }
+  if (const CUresult bad = check_attribute(attr)) return bad;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
   wire::GraphNodeAttribute body{call.context(), to_wire(hNode), attr, 0, {}};

@@ -28,6 +28,12 @@ bool is_device(CUdevice dev) { return Session::get().find_device(dev) != nullptr
 
 CUresult check_location(const CUmemLocation* location, CUmemAllocationType type) {
   if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;  // then it may be nowhere
+  const auto first = is_managed ? CU_MEM_LOCATION_TYPE_NONE : CU_MEM_LOCATION_TYPE_DEVICE;
+  if ((!is_managed && type != CU_MEM_ALLOCATION_TYPE_PINNED) || location->type < first ||
+      location->type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return static_cast<CUresult>(refuse_part("a memory pool that is not in device memory"));
   }

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of good and bad calls: for each entry point what is tried, and in which company."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from differential.bad_arguments import RISKY, bad
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = "good"
+BEFORE_INIT = "before cuInit"
+AFTER_FAULT = "after a fault"
+CAPTURING = "its stream captures"
+OTHER_CAPTURES = "another stream captures"
+STATES = (GOOD, "again", "no context", "other context", CAPTURING, OTHER_CAPTURES)
+# Families of api.toml's [reasons] that no program of this kind can call.
+BEYOND = frozenset("graphics coredump checkpoint undocumented profiler".split())
+# What they do to the primary context, other rows of the same process would see.
+ALONE = frozenset(
+    f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")
+)
+BATCH = 200  # rows of one process that nothing is expected to crash
+RISKY_BATCH = 10
+FAULT_BATCH = 130
+FEW = 10
+Row = tuple[str, str]
+
+
+@cache
+def prototypes() -> dict[str, list[tuple[str, str]]]:
+    found = {}
+    for line in (ROOT / "tests/data/prototypes.tsv").read_text().splitlines():
+        if not line.startswith("#"):
+            name, *parameters = line.split("\t")
+            pairs = [text.rpartition(" ") for text in parameters]
+            found[name] = [(what, kind) for kind, _, what in pairs]
+    return found
+
+
+def parameters(function: str) -> list[tuple[str, str]]:
+    """Name and type of each."""
+    return prototypes()[function]
+
+
+@cache
+def refused() -> dict[str, str]:
+    """What kvgpu refuses, and the family of the reason."""
+    found: dict[str, str] = tomllib.loads((ROOT / "protocol/api.toml").read_text())["refused"]
+    return found
+
+
+def functions() -> list[str]:
+    return [name for name in prototypes() if refused().get(name) not in BEYOND]
+
+
+def bad_arguments(function: str) -> list[str]:
+    return [
+        f"{name}={how}" for name, kind in parameters(function) for how in bad(function, name, kind)
+    ]
+
+
+def is_risky(what: str) -> bool:
+    return what.partition("=")[2] in RISKY
+
+
+def cut(rows: list[Row], n: int) -> list[list[Row]]:
+    return [rows[at : at + n] for at in range(0, len(rows), n)]
+
+
+def batches(names: list[str]) -> list[list[Row]]:
+    """What one process does, for each process."""
+    alone = [name for name in names if name in ALONE]
+    others = [name for name in names if name not in ALONE]
+    rows = [(name, what) for name in others for what in (*STATES, *bad_arguments(name))]
+    return [
+        *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
+        *cut([row for row in rows if not is_risky(row[1])], BATCH),
+        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH),
+        [(name, BEFORE_INIT) for name in names if name != "cuInit"],
+        *cut([(name, AFTER_FAULT) for name in others + alone], FAULT_BATCH),
+    ]
+
+
+def few(rows: list[Row]) -> list[list[Row]]:
+    """The same for some rows, in smaller companies."""
+    faults = [row for row in rows if row[1] == AFTER_FAULT]
+    before = [row for row in rows if row[1] == BEFORE_INIT]
+    alone = [row for row in rows if row[0] in ALONE and row not in faults + before]
+    rest = [row for row in rows if row not in faults + before + alone]
+    parts = [before, faults, *([row] for row in alone), *cut(rest, FEW)]
+    return [part for part in parts if part]
