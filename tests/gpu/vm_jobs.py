@@ -74,7 +74,7 @@ def program_jobs() -> list[Job]:
         Job("cuda-bindings", "cuda.bindings, NVRTC", f"python3 -P {nvrtc}", runtimes_environment()),
         Job("o-direct", "O_DIRECT into pinned memory (KVGPU_PINNED=copy)", read, BY_COPIES),
         Job(
-            *("o-direct-mapped", "O_DIRECT into pinned memory of the region, documented", read),
+            *("o-direct-mapped", "O_DIRECT into the region, EFAULT as documented", read),
             refusal="O_DIRECT into pinned memory: EFAULT",
         ),
     ]
@@ -111,39 +111,35 @@ def hand_over(jobs: list[Job], results: Path, n_lanes: int, limit_s: int) -> Non
     (results / "n_jobs").write_text(str(len(jobs)))
     (results / "job_limit_s").write_text(str(limit_s))
     for index, job in enumerate(jobs):
-        lane = results / f"jobs/{index % n_lanes}"
+        row, column = divmod(index, n_lanes)
+        # There and back, so that the lanes of the longest get the last of each row.
+        lane = results / f"jobs/{n_lanes - 1 - column if row % 2 else column}"
         lane.mkdir(parents=True, exist_ok=True)
         (lane / f"{index:02}-{job.name}").write_text(job.script())
 
 
-def run_natively(job: Job, folder: Path, environment: dict[str, str]) -> None:
+def run_natively(job: Job, folder: Path, prefix: Sequence[str]) -> None:
     """Leave what vm_guest.sh leaves of a job."""
-    folder.mkdir(parents=True, exist_ok=True)
-    own = folder / f"{job.name}.disk"
-    own.mkdir(exist_ok=True)
-    record = folder / f"{job.name}.json"
-    variables = environment | {"RECORD": str(record), "DISK": str(own)}
-    with (
-        (folder / f"{job.name}.out").open("w") as out,
-        (folder / f"{job.name}.err").open("w") as err,
-    ):
+    base = folder / job.name
+    disk = base.with_suffix(".disk")
+    disk.mkdir(parents=True)
+    variables = {"RECORD": f"{base}.json", "DISK": str(disk)}
+    with open(f"{base}.out", "w") as out, open(f"{base}.err", "w") as err:
         done = subprocess.run(
-            ["timeout", "-k", "10", str(NATIVE_LIMIT_S), "sh", "-c", job.script()],
+            ["timeout", "-k", "10", str(NATIVE_LIMIT_S), *prefix, "sh", "-c", job.script()],
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             check=False,
         )
-    (folder / f"{job.name}.status").write_text(f"{done.returncode}\n")
-    shutil.rmtree(own)
+    Path(f"{base}.status").write_text(f"{done.returncode}\n")
+    shutil.rmtree(disk)
 
 
-def run_all_natively(
-    jobs: list[Job], folder: Path, environment: dict[str, str], at_once: int
-) -> None:
+def run_all_natively(jobs: list[Job], folder: Path, prefix: Sequence[str], at_once: int) -> None:
     with ThreadPoolExecutor(at_once) as pool:
-        for done in [pool.submit(run_natively, job, folder, environment) for job in jobs]:
+        for done in [pool.submit(run_natively, job, folder, prefix) for job in jobs]:
             done.result()
 
 
