@@ -39,6 +39,7 @@ run_job() { # FILE
   name=${name#*-}
   say "begin $name, up $(cut -d' ' -f1 /proc/uptime) s"
   env -i VM_JOB="$name" RECORD="$results/$name.json" DISK=/vm/disk HOME=/root \
+    LD_LIBRARY_PATH="$(cat "$results/library_path")" \
     timeout -k 10 "$(cat "$results/job_limit_s")" /bin/sh "$1" \
     </dev/null >"$results/$name.out" 2>"$results/$name.err"
   status=$?

@@ -105,11 +105,18 @@ def chosen(n_gpus: int, only: Sequence[str]) -> list[Job]:
     return [job for job in jobs if not lacks(job, n_gpus)]
 
 
+def library_path() -> str:
+    """Return what of $LD_LIBRARY_PATH is not the host driver's."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return ":".join(path for path in folders if path and not Path(path, "libcuda.so.1").exists())
+
+
 def hand_over(jobs: list[Job], results: Path, n_lanes: int, limit_s: int) -> None:
     """Write what vm_guest.sh reads."""
     shutil.copy(Path(__file__).with_name("vm_guest.sh"), results)
     (results / "n_jobs").write_text(str(len(jobs)))
     (results / "job_limit_s").write_text(str(limit_s))
+    (results / "library_path").write_text(library_path())
     for index, job in enumerate(jobs):
         row, column = divmod(index, n_lanes)
         # There and back, so that the lanes of the longest get the last of each row.
