@@ -43,7 +43,6 @@ INSTALLED_LIBRARY = "/usr/lib/x86_64-linux-gnu/kvgpu/libcuda.so.1"
 RAM_GIB = 16
 # Without norandmaps, each process would have its code translated anew.
 QUICKER = "norandmaps no5lvl mitigations=off tsc=reliable"
-# How far one processor is from emulating more: what translates code takes turns.
 MAX_VCPUS = 12
 
 
@@ -145,7 +144,7 @@ class Machine:
     def fitting(cls, results: Path, limit_s: int) -> "Machine":
         """A part of what is here: the workers and the native runs need some, too."""
         ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        vcpus = max(2, min(MAX_VCPUS, len(os.sched_getaffinity(0)) * 3 // 4))
+        vcpus = max(2, min(MAX_VCPUS, len(os.sched_getaffinity(0)) * 5 // 8))
         return cls(vcpus, min(RAM_GIB, ram_bytes // 2 >> 30), results, limit_s)
 
 
@@ -170,14 +169,14 @@ def qemu_command(domain: Domain, machine: Machine, work: Path, serial: Path) -> 
         *("-device", "virtserialport,chardev=control,name=org.kvgpu.0"),
         *("-virtfs", f"local,path=/,mount_tag=host,readonly=on,{by_9p}"),
         *("-virtfs", f"local,path={machine.results},mount_tag=results,{by_9p}"),
-        *("-drive", f"if=none,id=disk,format=raw,cache=none,file={work / 'disk'}"),
+        *("-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={work / 'disk'}"),
         *("-device", "virtio-blk-pci,drive=disk"),
     ]
 
 
 def gpu_processes() -> str:
     """Return nvidia-smi's list of processes that compute."""
-    query = ["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]
+    query = ["--query-compute-apps=pid,process_name", "--format=csv,noheader"]
     run = subprocess.run(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True, check=False)
     return run.stdout.strip()
 
@@ -356,7 +355,7 @@ def main() -> int:
     problems = []
     try:
         run_everywhere(options.driver, jobs, machine, out)
-    except (EvidenceError, subprocess.CalledProcessError, OSError) as error:
+    except (EvidenceError, subprocess.SubprocessError, OSError) as error:
         problems.append(str(error))
     problems += judge(jobs, has_gpu, out)
     if problems:

@@ -38,7 +38,7 @@ run_job() { # FILE
   name=$(basename "$1")
   name=${name#*-}
   say "begin $name, up $(cut -d' ' -f1 /proc/uptime) s"
-  env -i VM_JOB="$name" RECORD="$results/$name.json" DISK=/vm/disk HOME=/root \
+  env -i VM_JOB="$name" RECORD="$results/$name.json" DISK=/vm/disk HOME=/root OMP_NUM_THREADS=1 \
     LD_LIBRARY_PATH="$(cat "$results/library_path")" \
     timeout -k 10 "$(cat "$results/job_limit_s")" /bin/sh "$1" \
     </dev/null >"$results/$name.out" 2>"$results/$name.err"
@@ -67,7 +67,7 @@ for device in /sys/bus/pci/devices/*; do
 done
 remove_host_driver
 install_package
-say "package $(dpkg-query --show kvgpu-guest)"
+say "package $(dpkg-query --show --showformat '${Package} ${Version} ${Status}' kvgpu-guest)"
 say "library $(ldconfig -p | grep 'libcuda.so.1 ')"
 start_agent
 say "agent $(ls /run/kvgpu/guest.sock), up $(cut -d' ' -f1 /proc/uptime) s"
