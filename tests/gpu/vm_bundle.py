@@ -5,6 +5,7 @@ Holds QEMU with its libraries, a Debian kernel, an initial RAM disk with its mod
 kvgpu-guest, and an empty ext4 disk. All else the guest takes from the machine it runs on: vm.py.
 """
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -88,6 +89,10 @@ def make_root(root: Path, kernel: Path) -> None:
     run("depmod", "--basedir", kernel, modules_dir.name)
     for number, module in enumerate(load_order(modules_dir, MODULES)):
         shutil.copy(modules_dir / module, root / f"modules/{number:02}-{Path(module).name}")
+    add_ours(root)
+
+
+def add_ours(root: Path) -> None:
     shutil.copy(guest_package(), root / "payload")
     shutil.copy(INIT, root / "init")
     (root / "init").chmod(0o755)
@@ -107,7 +112,7 @@ def pack_xz(data: bytes) -> bytes:
     return run("xz", "-T0", "--x86", "--lzma2=preset=6", "--stdout", stdin=data)
 
 
-def main() -> int:
+def make_bundle() -> None:
     shutil.rmtree(BUNDLE, ignore_errors=True)
     BUNDLE.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=BUNDLE.parent, prefix="making-") as name:
@@ -122,6 +127,27 @@ def main() -> int:
         (work / "nothing").mkdir()
         make_ext4(work / "nothing", work / "disk", DISK_BYTES)
         (BUNDLE / "disk.xz").write_bytes(pack_xz((work / "disk").read_bytes()))
+
+
+def replace_package() -> None:
+    """Put the package and the first process anew into the bundle that is there."""
+    with tempfile.TemporaryDirectory(dir=BUNDLE.parent, prefix="making-") as name:
+        root = Path(name)
+        archive = run("zstd", "-dc", BUNDLE / "initrd.zst")
+        run("cpio", "--extract", "--make-directories", "--quiet", stdin=archive, cwd=root)
+        shutil.rmtree(root / "payload")
+        (root / "payload").mkdir()
+        add_ours(root)
+        pack(root, BUNDLE / "initrd.zst")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--package-only", action="store_true", help="the rest is there already")
+    if parser.parse_args().package_only:
+        replace_package()
+    else:
+        make_bundle()
     for path in sorted(BUNDLE.iterdir()):
         print(f"vm_bundle: {path.relative_to(ROOT)}, {path.stat().st_size / (1 << 20):.1f} MiB")
     return 0
