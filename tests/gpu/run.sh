@@ -18,7 +18,7 @@
 #   libraries programs on cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER, cuSPARSE, Thrust: the same (needs nvcc)
 #   workloads PyTorch, JAX, CuPy…: natively, through kvgpu, natively (ONLY="NAME…")
 #   bench     call cost, launch + synchronise, bandwidth: native beside remoted
-#   vm        the same programs in an emulated VM beside the GPU
+#   vm        programs, PyTorch, NCCL, cuda-python, O_DIRECT in an emulated VM beside the GPU: as natively
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
 # the run-time packages: from .venv, else from wheels in .whl/. No network. Logs: ${OUT:-build/test-gpu}.
 set -euo pipefail
@@ -250,13 +250,15 @@ part_bench() {
 }
 
 part_vm() {
-  "$python" -P tests/gpu/vm.py --out "$out"
+  local names=() name
+  for name in ${ONLY:-}; do names+=(--only "$name"); done
+  "$python" -P tests/gpu/vm.py --out "$out" "${names[@]}"
 }
 
 # Everything, as `part` or `part:K/N` (its Kth share) and about how many seconds it takes.
 units() {
   local k
-  echo "starts 375"; echo "errors 120"; echo "life 75"; echo "libraries 60"; echo "vm 60"; echo "oracles 30"
+  echo "starts 375"; echo "vm 330"; echo "errors 120"; echo "life 75"; echo "libraries 60"; echo "oracles 30"
   echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
   for k in 1 2 3 4; do echo "cases:$k/4 90"; done
   for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done

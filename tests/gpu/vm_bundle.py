@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make build/gpu-vm: a virtual machine to carry to a GPU machine that has neither QEMU nor network.
 
-Holds QEMU with its libraries, the guest image's kernel, and a Debian (dpkg, libc) as initial RAM
-disk with the kvgpu-guest package and the test programs. vm.py runs it there.
+Holds QEMU with its libraries, a Debian kernel, an initial RAM disk with its modules and the package
+kvgpu-guest, and an empty ext4 disk. All else the guest takes from the machine it runs on: vm.py.
 """
 
-import os
+import argparse
 import re
 import shutil
 import subprocess
@@ -16,7 +16,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from framework.guest_image import SUITE, guest_image, run  # noqa: E402
+from framework.guest_image import (  # noqa: E402
+    FETCH_KERNEL,
+    KERNEL_METAPACKAGE,
+    SUITE,
+    extract_vmlinux,
+    load_order,
+    make_ext4,
+    run,
+)
 
 BUNDLE = ROOT / "build/gpu-vm"
 QEMU = Path("/usr/bin/qemu-system-x86_64")
@@ -27,48 +35,14 @@ FIRMWARE = (
     "/usr/share/qemu/linuxboot_dma.bin",
     "/usr/share/qemu/pvh.bin",
 )
-PROGRAMS = ROOT / "build/release/tests/programs"
-# Measured natively; under emulation they say nothing.
-NO_PROGRAMS_HERE = {"bench", "bugs", "speed", "spin", "steady"}
-UNNEEDED = ("doc", "man", "locale", "info", "zoneinfo", "i18n")
-
-# The guest's first process. Its output is the evidence: vm.py reads the serial log.
-INIT = """#!/bin/sh
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-mount -t tmpfs run /run
-export PATH=/usr/sbin:/usr/bin HOME=/root
-for module in {modules}; do busybox insmod "/modules/$module"; done
-echo "guest: version $(cat /proc/version)"
-for device in /sys/bus/pci/devices/*; do
-  echo "guest: pci $(cat $device/vendor):$(cat $device/device) $(basename $device)"
-done
-dpkg --install /payload/*.deb || echo "guest: dpkg failed"
-echo "guest: package $(dpkg-query --show kvgpu-guest)"
-echo "guest: library $(ldconfig -p | grep 'libcuda.so.1 ')"
-/usr/libexec/kvgpu/kvgpu-agentd &
-tries=0
-while [ ! -S /run/kvgpu/guest.sock ] && [ "$tries" -lt 100 ]; do
-  busybox usleep 100000; tries=$((tries + 1))
-done
-for program in /payload/programs/*; do
-  name=$(basename "$program")
-  echo "guest: begin $name $(sha256sum "$program" | cut -d' ' -f1)"
-  "$program" </dev/null >/tmp/out 2>/tmp/err & pid=$!
-  maps=
-  while [ -z "$maps" ] && [ -d "/proc/$pid" ]; do
-    maps=$(grep -m1 'libcuda' "/proc/$pid/maps" 2>/dev/null)
-  done
-  wait "$pid"; status=$?
-  echo "guest: maps $maps"
-  sed 's/^/guest: out /' /tmp/out
-  sed 's/^/guest: err /' /tmp/err
-  echo "guest: end $name status $status"
-done
-echo "guest: finished"
-busybox poweroff -f
-"""
+# The cloud kernel of the guest image has no 9p.
+KERNEL_WITH_9P = "linux-image-amd64"
+MODULES = (
+    *("virtio_pci", "virtio_blk", "virtio_console", "crc32c_generic", "ext4"),
+    *("9pnet_virtio", "9p", "overlay"),
+)
+DISK_BYTES = 64 << 20
+INIT = Path(__file__).with_name("vm_init.sh")
 
 
 def copy_qemu(folder: Path) -> None:
@@ -86,15 +60,14 @@ def copy_qemu(folder: Path) -> None:
         shutil.copy(name, folder / "firmware")
 
 
-def unpack_modules(initrd: Path, work: Path) -> list[str]:
-    """Take busybox and the modules out of the image's initrd; return the order of loading."""
-    work.mkdir()
-    archive = run("gzip", "-dc", initrd)
-    run("cpio", "--extract", "--make-directories", "--quiet", stdin=archive, cwd=work)
-    found = re.search(r"for module in (.*?); do", (work / "init").read_text())
-    if found is None:
-        raise SystemExit("vm_bundle: the guest image's init names no modules")
-    return found[1].split()
+def fetch_kernel(work: Path) -> Path:
+    """Return the unpacked package of the kernel."""
+    fetch = FETCH_KERNEL.replace(KERNEL_METAPACKAGE, KERNEL_WITH_9P)
+    options = ("--variant=custom", "--mode=root", "--format=directory", "--quiet")
+    run("mmdebstrap", *options, f"--customize-hook={fetch}", SUITE, work / "apt")
+    tree = work / "kernel"
+    run("dpkg-deb", "--extract", work / "apt/kernel.deb", tree)
+    return tree
 
 
 def guest_package() -> Path:
@@ -104,37 +77,25 @@ def guest_package() -> Path:
     return packages[0]
 
 
-def make_root(root: Path, work: Path) -> None:
-    """Make the guest's root folder: a Debian with dpkg, our package beside it, the programs."""
-    run(
-        "mmdebstrap",
-        "--variant=essential",
-        # Without usr-is-merged: usrmerge, and all of Perl. libstdc++: of the CUDA programs.
-        "--include=usr-is-merged,mount,libstdc++6",
-        "--mode=root",
-        "--format=directory",
-        "--quiet",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in UNNEEDED),
-        SUITE,
-        root,
-    )
-    modules = unpack_modules(guest_image().initrd, work / "initrd")
-    shutil.copy(work / "initrd/bin/busybox", root / "usr/bin/busybox")
-    shutil.copytree(work / "initrd/modules", root / "modules")
-    programs = root / "payload/programs"
-    programs.mkdir(parents=True)
+def make_root(root: Path, kernel: Path) -> None:
+    """Fill the initial RAM disk: busybox, the modules in the order of loading, our package."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        raise SystemExit("vm_bundle: busybox is not installed: run make setup")
+    for folder in ("bin", "modules", "payload"):
+        (root / folder).mkdir(parents=True)
+    shutil.copy(busybox, root / "bin/busybox")
+    modules_dir = next((kernel / "lib/modules").iterdir())
+    run("depmod", "--basedir", kernel, modules_dir.name)
+    for number, module in enumerate(load_order(modules_dir, MODULES)):
+        shutil.copy(modules_dir / module, root / f"modules/{number:02}-{Path(module).name}")
+    add_ours(root)
+
+
+def add_ours(root: Path) -> None:
     shutil.copy(guest_package(), root / "payload")
-    for path in sorted(PROGRAMS.iterdir()):
-        is_program = path.is_file() and os.access(path, os.X_OK)
-        if is_program and path.name not in NO_PROGRAMS_HERE:
-            shutil.copy(path, programs)
-    if not any(programs.iterdir()):
-        raise SystemExit(f"vm_bundle: no programs in {PROGRAMS}: run make build")
-    shutil.rmtree(root / "var/lib/apt", ignore_errors=True)
-    shutil.rmtree(root / "var/cache", ignore_errors=True)
-    init = root / "init"
-    init.write_text(INIT.format(modules=" ".join(modules)))
-    init.chmod(0o755)
+    shutil.copy(INIT, root / "init")
+    (root / "init").chmod(0o755)
 
 
 def pack(root: Path, initrd: Path) -> None:
@@ -146,17 +107,47 @@ def pack(root: Path, initrd: Path) -> None:
     initrd.write_bytes(run("zstd", "-19", "--quiet", "--stdout", "-T0", stdin=archive))
 
 
-def main() -> int:
+def pack_xz(data: bytes) -> bytes:
+    """Compress as Python can unpack by itself: what is carried must be small."""
+    return run("xz", "-T0", "--x86", "--lzma2=preset=6", "--stdout", stdin=data)
+
+
+def make_bundle() -> None:
     shutil.rmtree(BUNDLE, ignore_errors=True)
     BUNDLE.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=BUNDLE.parent, prefix="making-") as name:
         work = Path(name)
         copy_qemu(work / "qemu")
         run("tar", "-cJf", BUNDLE / "qemu.tar.xz", "-C", work, "qemu")
-        make_root(work / "root", work)
+        kernel = fetch_kernel(work)
+        vmlinux = extract_vmlinux(next((kernel / "boot").glob("vmlinuz-*")))
+        (BUNDLE / "vmlinux.xz").write_bytes(pack_xz(vmlinux))
+        make_root(work / "root", kernel)
         pack(work / "root", BUNDLE / "initrd.zst")
-    # xz, which Python unpacks by itself: what is carried must be small.
-    (BUNDLE / "vmlinux.xz").write_bytes(run("xz", "-T0", "--stdout", guest_image().vmlinux))
+        (work / "nothing").mkdir()
+        make_ext4(work / "nothing", work / "disk", DISK_BYTES)
+        (BUNDLE / "disk.xz").write_bytes(pack_xz((work / "disk").read_bytes()))
+
+
+def replace_package() -> None:
+    """Put the package and the first process anew into the bundle that is there."""
+    with tempfile.TemporaryDirectory(dir=BUNDLE.parent, prefix="making-") as name:
+        root = Path(name)
+        archive = run("zstd", "-dc", BUNDLE / "initrd.zst")
+        run("cpio", "--extract", "--make-directories", "--quiet", stdin=archive, cwd=root)
+        shutil.rmtree(root / "payload")
+        (root / "payload").mkdir()
+        add_ours(root)
+        pack(root, BUNDLE / "initrd.zst")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--package-only", action="store_true", help="the rest is there already")
+    if parser.parse_args().package_only:
+        replace_package()
+    else:
+        make_bundle()
     for path in sorted(BUNDLE.iterdir()):
         print(f"vm_bundle: {path.relative_to(ROOT)}, {path.stat().st_size / (1 << 20):.1f} MiB")
     return 0

@@ -9,14 +9,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from .catalog import WORKLOADS
+from .catalog import BY_NAME
 from .record import Record
 
 
 def main() -> None:
     name, out = sys.argv[1:]
-    (workload,) = (known for known in WORKLOADS if known.name == name)
-    module = importlib.import_module(f"gpu.workloads.{workload.module}")
+    module = importlib.import_module(f"gpu.workloads.{BY_NAME[name].module}")
     record = Record()
     with record.timed("all"):
         getattr(module, name.replace("-", "_"))(record)

@@ -55,3 +55,11 @@ WORKLOADS = (
     Workload(S, "jax-pmap", "JAX: pmap, 2 GPUs", 2, NO_PREALLOCATION | NO_MULTICAST),
     Workload(S, "peers", "copies between 2 GPUs, peer access", 2),
 )
+
+# Run inside an emulated VM, where a processor is some twenty times slower (vm_jobs.py).
+VM_ONLY = (
+    Workload(T, "linear-step", "four bf16 training steps of linear layers"),
+    Workload(T, "resnet50-step", "two bf16 training steps of ResNet-50"),
+)
+BY_NAME = {workload.name: workload for workload in (*WORKLOADS, *VM_ONLY)}
+IN_VM = ("nccl-2", "resnet50-step", "dataloader", "linear-step", "cuda-python")

@@ -28,9 +28,13 @@ def start_rank(rank: int, n: int, port: int, body: Callable[..., None], queue: A
 
 
 def on_ranks(n: int, body: Callable[..., None]) -> dict[str, Any]:
-    """Run `body(rank, n, queue)` in a process for each GPU; return what rank 0 puts there."""
-    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    torch.multiprocessing.spawn(start_rank, (n, free_port(), body, queue), nprocs=n)
+    """Run `body(rank, n, queue)` in a process for each GPU; return what rank 0 puts there.
+
+    By fork, before CUDA's start: each of them importing torch would take minutes in an emulated VM.
+    """
+    queue = torch.multiprocessing.get_context("fork").SimpleQueue()
+    arguments = (n, free_port(), body, queue)
+    torch.multiprocessing.start_processes(start_rank, arguments, nprocs=n, start_method="fork")
     answers: dict[str, Any] = queue.get()
     return answers
 

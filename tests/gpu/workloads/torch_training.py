@@ -52,6 +52,28 @@ def resnet50(record: Record) -> None:
         record.median_of("inference, batch 1", lambda: model(one).cpu())
 
 
+def resnet50_step(record: Record) -> None:
+    import torchvision
+
+    seed()
+    with torch.device(DEVICE):
+        model = torchvision.models.resnet50(weights=None)
+        images, labels = torch.randn(4, 3, 224, 224), torch.randint(0, 1000, (4,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    loss_of = torch.nn.functional.cross_entropy
+    train(record, "SGD fused", lambda: loss_of(model(images), labels), optimizer, 2)
+
+
+def linear_step(record: Record) -> None:
+    seed()
+    with torch.device(DEVICE):
+        layers = torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 16)
+        model = torch.nn.Sequential(*layers)
+        x = torch.randn(64, 256)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    train(record, "Adam fused", lambda: model(x).square().mean(), optimizer, 4)
+
+
 def gpt2(record: Record) -> None:
     import transformers
 
