@@ -27,7 +27,9 @@ from kvgpu.host.telemetry import DeviceTelemetry, Sample, Telemetry
 # As in protocol/include/kvgpu/device_report.h.
 _PERCENT_UNKNOWN = 0xFFFF
 _GPU_PERCENT, _MEMORY_PERCENT = 1, 2
-_MAX_READINGS = 128  # what a frame has room for, beside 64 processes
+_LINK_MBPS, _LINK, _PEER = 48, 64, 96
+_MAX_LINKS, _MAX_PEERS = 18, 16
+_MAX_READINGS = 128  # what a frame has room for, beside 64 processes and the ways to others
 _MAX_U64 = (1 << 64) - 1
 _DRIVER_LIMIT_S = 5.0  # a driver that nobody has used since the boot takes seconds
 
@@ -98,7 +100,10 @@ def _report(
         processes=tuple(
             _process(session, usage.own_bytes, telemetry) for session, usage in here.items()
         ),
-        readings=_readings(telemetry, list(here)),
+        readings=(
+            *_readings(telemetry, list(here)),
+            *_ways(telemetry, [known["uuid"] for known in driver.devices]),
+        ),
     )
 
 
@@ -132,3 +137,22 @@ def _readings(
         memory_percent = min(100, sum(load.memory_percent for load in loads))
         readings += [(_GPU_PERCENT, gpu_percent), (_MEMORY_PERCENT, memory_percent)]
     return tuple(readings[-_MAX_READINGS:])
+
+
+def _ways(telemetry: DeviceTelemetry, own: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Return the readings of what leads from a device to others of `own`, the asker's by UUID."""
+    if len(own) < 2:
+        return ()
+    links = []
+    for link in telemetry.links:
+        is_own = link.remote_uuid in own
+        if link.number < _MAX_LINKS and (is_own or not link.remote_uuid):
+            remote_device = own.index(link.remote_uuid) + 1 if is_own else 0
+            links.append((_LINK + link.number, link.facts & 0xFFFF_FFFF | remote_device << 32))
+    speed = [(_LINK_MBPS, telemetry.link_mbps)] if links and telemetry.link_mbps else []
+    peers = [
+        (_PEER + device, telemetry.peers[uuid] & _MAX_U64)
+        for device, uuid in enumerate(own[:_MAX_PEERS])
+        if uuid in telemetry.peers
+    ]
+    return (*speed, *links, *peers)

@@ -39,10 +39,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """An NVLink: `facts` is LinkFacts of device_report.h, without the device at the other end."""
+
+    number: int
+    facts: int
+    remote_uuid: str  # as 32 digits; empty: a switch, or a device that this host does not see
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceTelemetry:
     readings: tuple[tuple[int, int], ...] = ()  # of the enum Reading in device_report.h
     used_bytes: dict[int, int] = field(default_factory=dict)  # of the host's processes, by pid
     loads: dict[int, Load] | None = None  # likewise; None: the device does not say
+    link_mbps: int = 0  # 0: not known
+    links: tuple[Link, ...] = ()
+    peers: dict[str, int] = field(default_factory=dict)  # PeerFacts of device_report.h, by UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +167,11 @@ def _parse_device(device: dict[str, Any]) -> DeviceTelemetry:
         tuple((int(reading), int(value)) for reading, value in device["readings"]),
         {int(pid): int(used) for pid, used in device["processes"] or ()},
         None if loads is None else {int(pid): Load(int(gpu), int(mem)) for pid, gpu, mem in loads},
+        int(device["link_mbps"]),
+        tuple(Link(int(n), int(facts), _digits(uuid)) for n, facts, uuid in device["links"]),
+        {_digits(uuid): int(facts) for uuid, facts in device["peers"]},
     )
 
 
-def _digits(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").replace("-", "").lower()
+def _digits(uuid: object) -> str:
+    return str(uuid).removeprefix("GPU-").replace("-", "").lower()

@@ -1,41 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry.h"
 
-#include <dlfcn.h>
-
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#define NVML_NO_UNVERSIONED_FUNC_DEFS
-#include <nvml.h>
-
+#include "host_nvml.h"
 #include "kvgpu/device_report.h"
+#include "telemetry_links.h"
 
 namespace kvgpu::worker {
 
 namespace {
 
 using control::Reading;
-
-// Functions of the loaded library, by name: one that is missing reads as not supported.
-class Nvml {
- public:
-  [[nodiscard]] bool load(const std::string& path) {
-    library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    return library_ != nullptr;
-  }
-  template <typename... Args>
-  nvmlReturn_t call(const char* name, Args... args) const {
-    const auto function = reinterpret_cast<nvmlReturn_t (*)(Args...)>(dlsym(library_, name));
-    return function == nullptr ? NVML_ERROR_FUNCTION_NOT_FOUND : function(args...);
-  }
-
- private:
-  void* library_ = nullptr;
-};
 
 // nvmlReturn_t function(nvmlDevice_t, T*), where T is 32 bits wide: an enumeration or a number.
 struct Getter {
@@ -169,16 +149,16 @@ std::string utilisation_of(const Nvml& nvml, nvmlDevice_t device) {
   return "[" + text + "]";
 }
 
-std::string describe(const Nvml& nvml, nvmlDevice_t device) {
+std::string describe(const Nvml& nvml, TelemetryLinks& links, nvmlDevice_t device) {
   char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE]{};
   if (nvml.call("nvmlDeviceGetUUID", device, uuid, unsigned{sizeof uuid}) != NVML_SUCCESS)
     return {};
   return std::string("{\"uuid\": \"") + uuid + "\", \"readings\": " + readings_of(nvml, device) +
          ", \"processes\": " + processes_of(nvml, device) +
-         ", \"utilisation\": " + utilisation_of(nvml, device) + "}";
+         ", \"utilisation\": " + utilisation_of(nvml, device) + ", " + links.of(device) + "}";
 }
 
-std::string sample(const Nvml& nvml) {
+std::string sample(const Nvml& nvml, TelemetryLinks& links) {
   char release[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE]{};
   (void)nvml.call("nvmlSystemGetDriverVersion", release, unsigned{sizeof release});
   unsigned n_devices = 0;
@@ -188,7 +168,7 @@ std::string sample(const Nvml& nvml) {
   for (unsigned i = 0; i < n_devices; ++i) {
     nvmlDevice_t device = nullptr;
     if (nvml.call("nvmlDeviceGetHandleByIndex_v2", i, &device) != NVML_SUCCESS) continue;
-    const std::string described = describe(nvml, device);
+    const std::string described = describe(nvml, links, device);
     if (described.empty()) continue;
     text += separator + described;
     separator = ", ";
@@ -210,9 +190,10 @@ int print_telemetry(const std::string& driver_path) {
     std::fprintf(stderr, "kvgpu-worker: %s answers nvmlInit with %d\n", path.c_str(), bad);
     return 1;
   }
+  TelemetryLinks links(nvml);
   char line[16];
   while (std::fgets(line, sizeof line, stdin) != nullptr) {
-    std::printf("%s\n", sample(nvml).c_str());
+    std::printf("%s\n", sample(nvml, links).c_str());
     (void)std::fflush(stdout);
   }
   return 0;

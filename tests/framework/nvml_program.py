@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program sees through nvidia-ml-py, as one JSON object.
 
-With `compute` it first makes a CUDA context and allocates, and says what CUDA says; with `blind` it
-leaves NVML out, with `wait` it stays until a line comes. Run it under `kvgpu run`, or natively.
+With `compute` it first makes a CUDA context and allocates, and says what CUDA says; with `ways` it
+says what leads to the other devices, with `blind` it leaves NVML out, with `wait` it stays until a
+line comes. Run it under `kvgpu run`, or natively.
 """
 
 from __future__ import annotations
@@ -83,10 +84,56 @@ def nvml() -> dict[str, Any]:
     }
 
 
+def link(device: Any, number: int) -> dict[str, Any]:
+    """Return what NVML says of an NVLink of `device`."""
+    import pynvml
+
+    fields = [pynvml.NVML_FI_DEV_NVLINK_GET_STATE, pynvml.NVML_FI_DEV_NVLINK_GET_SPEED]
+    asked = ask(pynvml.nvmlDeviceGetFieldValues, device, [(field, number) for field in fields])
+    state, speed = (
+        value.value.uiVal if value.nvmlReturn == 0 else {"error": value.nvmlReturn}
+        for value in asked
+    )
+    remote = ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, device, number)
+    capability = pynvml.NVML_NVLINK_CAP_P2P_SUPPORTED
+    return {
+        "active": ask(pynvml.nvmlDeviceGetNvLinkState, device, number),
+        "state": state,
+        "mbps": speed,
+        "version": ask(pynvml.nvmlDeviceGetNvLinkVersion, device, number),
+        "p2p": ask(pynvml.nvmlDeviceGetNvLinkCapability, device, number, capability),
+        "kind": ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, device, number),
+        "remote": remote if "error" in remote else remote["busId"],
+    }
+
+
+def ways() -> dict[str, Any]:
+    """Return what NVML says of the ways from device 0 to device 1."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    device, *others = (
+        pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
+    )
+    (count,) = pynvml.nvmlDeviceGetFieldValues(device, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    said: dict[str, Any] = {
+        "links": [link(device, number) for number in range(pynvml.NVML_NVLINK_MAX_LINKS)],
+        "n_links": count.value.uiVal if count.nvmlReturn == 0 else {"error": count.nvmlReturn},
+    }
+    for other in others[:1]:
+        statuses = (ask(pynvml.nvmlDeviceGetP2PStatus, device, other, i) for i in range(5))
+        said["p2p"] = list(statuses)
+        said["ancestor"] = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, device, other)
+        said["other"] = pynvml.nvmlDeviceGetPciInfo(other).busId
+    return said
+
+
 def main() -> None:
     said: dict[str, Any] = {"pid": os.getpid()}
     if "compute" in sys.argv:
         said["cuda"] = cuda()
+    if "ways" in sys.argv:
+        said["ways"] = ways()
     if "blind" not in sys.argv:
         said["nvml"] = nvml()
     print(json.dumps(said), flush=True)

@@ -100,6 +100,23 @@ def test_readings_of_the_physical_device_are_passed_on(with_nvml: Loopback) -> N
     assert nvml["serial"] == {"error": NOT_SUPPORTED}
 
 
+def test_links_and_ways_between_the_slices_own_devices() -> None:
+    driver = str(LOOPBACK / "with_nvml/libcuda.so.1")
+    with loopback(driver=driver, KVGPU_SOFTWARE_GPU_DEVICES="2") as host:
+        ways = see(host, "ways")["ways"]
+        alone = see(host, "ways", KVGPU_DEVICES="1")["ways"]
+    to_switch, also, to_device, down, *none = ways["links"]
+    up = {"active": 1, "state": 1, "mbps": 26562, "version": 6, "p2p": 1}
+    assert to_switch == also == {**up, "kind": 2, "remote": "FFFFFFFF:FFFF:FF.F"}
+    assert to_device == {**up, "kind": 0, "remote": ways["other"]}
+    assert (down["active"], down["state"], down["mbps"]) == (0, 0, 0)
+    assert ways["n_links"] == 4
+    assert (ways["p2p"], ways["ancestor"]) == ([0, 0, 0, 0, 1], 40)
+    assert len(none) == 14
+    for link in (*none, *alone["links"]):  # a device alone has nobody to reach
+        assert all(answer == {"error": NOT_SUPPORTED} for answer in link.values()), link
+
+
 def test_agent_passes_questions_on(host: Loopback) -> None:
     """As in a VM: the library asks kvgpu-agentd, that asks kvgpud through its port."""
     with ApiClient(host.runtime_dir) as api:

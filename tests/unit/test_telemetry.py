@@ -15,12 +15,13 @@ from kvgpu.host.control_frames import (
     Frame,
 )
 from kvgpu.host.device_frames import DeviceUsage, Usage, UsageQuery
-from kvgpu.host.telemetry import NOTHING, Load, Telemetry
+from kvgpu.host.telemetry import NOTHING, Link, Load, Telemetry
 from kvgpu.host.usage_meter import UsageMeter
 
 SAMPLE = (
     '{"driver_release": "580.1", "devices": [{"uuid": "GPU-00ff-01", "readings": [[3, 41]], '
-    '"processes": [[7, 4096]], "utilisation": [[7, 30, 10], [8, 1, 1]]}]}'
+    '"processes": [[7, 4096]], "utilisation": [[7, 30, 10], [8, 1, 1]], "link_mbps": 9, '
+    '"links": [[0, 257, "GPU-00ff-02"]], "peers": [["GPU-00ff-02", 5]]}]}'
 )
 
 
@@ -51,6 +52,8 @@ def test_one_child_answers_all_who_ask(tmp_path: Path, driver: Path) -> None:
         assert (samples[0].driver_release, device.readings) == ("580.1", ((3, 41),))
         assert device.used_bytes == {7: 4096}
         assert device.loads == {7: Load(30, 10), 8: Load(1, 1)}
+        assert device.links == (Link(0, 257, "00ff02"),)
+        assert (device.link_mbps, device.peers) == (9, {"00ff02": 5})
         await asked.close()
 
     run(body)

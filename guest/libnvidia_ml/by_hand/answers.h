@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -40,6 +41,15 @@ nvmlReturn_t read(nvmlDevice_t device, control::Reading reading, T* out) {
   if (!value) return NVML_ERROR_NOT_SUPPORTED;
   *out = static_cast<T>(*value);
   return NVML_SUCCESS;
+}
+
+inline control::Reading nth(control::Reading first, unsigned n) {
+  return static_cast<control::Reading>(static_cast<uint32_t>(first) + n);
+}
+
+// Programs that call the unversioned functions have room for less: no busId of 32 bytes.
+inline void put_old(const nvmlPciInfo_t& pci, nvmlPciInfo_t* out) {
+  std::memcpy(static_cast<void*>(out), &pci, offsetof(nvmlPciInfo_t, busId));
 }
 
 inline nvmlReturn_t copy_text(std::string_view text, char* out, unsigned length) {

@@ -158,11 +158,15 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t* pci) {
-  return nvmlDeviceGetPciInfo_v3(device, pci);
+  nvmlPciInfo_t whole{};
+  if (pci == nullptr) return refuse(device, NVML_ERROR_INVALID_ARGUMENT);
+  const nvmlReturn_t bad = nvmlDeviceGetPciInfo_v3(device, &whole);
+  if (bad == NVML_SUCCESS) put_old(whole, pci);
+  return bad;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t* pci) {
-  return nvmlDeviceGetPciInfo_v3(device, pci);
+  return nvmlDeviceGetPciInfo_v2(device, pci);
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t* pci) {

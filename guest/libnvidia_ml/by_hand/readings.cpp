@@ -3,15 +3,12 @@
 #include <chrono>
 
 #include "answers.h"
+#include "links.h"
 
 using namespace kvgpu::nvml;
 using kvgpu::control::Reading;
 
 namespace {
-
-Reading nth(Reading first, unsigned n) {
-  return static_cast<Reading>(static_cast<uint32_t>(first) + n);
-}
 
 // One field of nvmlDeviceGetFieldValues.
 struct Field {
@@ -37,7 +34,7 @@ nvmlReturn_t fill(nvmlDevice_t device, nvmlFieldValue_t* value) {
     value->value = {};
     return read(device, reading, &value->value.uiVal);
   }
-  return NVML_ERROR_NOT_SUPPORTED;
+  return fill_link_field(device, value);
 }
 
 }  // namespace

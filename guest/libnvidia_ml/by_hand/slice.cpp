@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is true of every slice: no display, no MIG, no events, and neighbours only through the host.
+// What is true of every slice: no display, no MIG, no events.
 #include <time.h>
 
 #include "answers.h"
@@ -9,16 +9,6 @@ using namespace kvgpu::nvml;
 struct nvmlEventSet_st {
   char unused;
 };
-
-namespace {
-
-nvmlReturn_t check_two(nvmlDevice_t device1, nvmlDevice_t device2, const void* out) {
-  if (const nvmlReturn_t bad = refuse(device1, NVML_SUCCESS)) return bad;
-  if (const nvmlReturn_t bad = refuse(device2, NVML_SUCCESS)) return bad;
-  return out == nullptr ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
-}
-
-}  // namespace
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* mode) {
   return answer(device, mode, NVML_COMPUTEMODE_DEFAULT);
@@ -43,26 +33,6 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int* isMi
 
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int* count) {
   return answer(device, count, 0);
-}
-
-nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
-                                    nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t* p2pStatus) {
-  if (const nvmlReturn_t bad = check_two(device1, device2, p2pStatus)) return bad;
-  *p2pStatus = NVML_P2P_STATUS_NOT_SUPPORTED;
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
-                                                 nvmlGpuTopologyLevel_t* pathInfo) {
-  if (const nvmlReturn_t bad = check_two(device1, device2, pathInfo)) return bad;
-  *pathInfo = device1 == device2 ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_SYSTEM;
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int* onSameBoard) {
-  if (const nvmlReturn_t bad = check_two(device1, device2, onSameBoard)) return bad;
-  *onSameBoard = device1 == device2;
-  return NVML_SUCCESS;
 }
 
 // nvidia-smi wants a set; no device has events for it.

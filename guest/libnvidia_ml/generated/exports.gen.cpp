@@ -423,29 +423,11 @@ nvmlReturn_t nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned int*) {
 nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int*) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
-nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int,
-                                           nvmlNvLinkCapability_t, unsigned int*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
 nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int,
                                              nvmlNvLinkErrorCounter_t, unsigned long long*) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetNvLinkInfo(nvmlDevice_t device, nvmlNvLinkInfo_t*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int,
-                                                 nvmlIntNvLinkDeviceType_t*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int, nvmlPciInfo_t*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int,
-                                                 nvmlPciInfo_t*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int, nvmlEnableState_t*) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetNvLinkUtilizationControl(nvmlDevice_t device, unsigned int, unsigned int,
@@ -454,9 +436,6 @@ nvmlReturn_t nvmlDeviceGetNvLinkUtilizationControl(nvmlDevice_t device, unsigned
 }
 nvmlReturn_t nvmlDeviceGetNvLinkUtilizationCounter(nvmlDevice_t device, unsigned int, unsigned int,
                                                    unsigned long long*, unsigned long long*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int, unsigned int*) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetNvlinkBwMode(nvmlDevice_t device, nvmlNvlinkGetBwMode_t*) {

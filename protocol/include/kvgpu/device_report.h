@@ -76,8 +76,34 @@ enum class Reading : uint32_t {
   CLOCK_MHZ = 32,         // and the three behind it: one for each nvmlClockType_t
   MAX_CLOCK_MHZ = 36,     // likewise
   TEMPERATURE_THRESHOLD_C =
-      40,  // and the seven behind it: one for each nvmlTemperatureThresholds_t
+      40,          // and the seven behind it: one for each nvmlTemperatureThresholds_t
+  LINK_MBPS = 48,  // of an active NVLink
+  LINK = 64,       // and the MAX_LINKS - 1 behind it: a LinkFacts for each NVLink
+  PEER = 96,       // and the MAX_PEERS - 1 behind it: a PeerFacts for each of the asker's devices
 };
+inline constexpr uint32_t MAX_LINKS = 18;  // NVML_NVLINK_MAX_LINKS
+inline constexpr uint32_t MAX_PEERS = 16;
+
+// The value of a reading LINK + n: NVLink n, unless it leads to a GPU that is none of the asker's.
+// A device has none to show whose asker has no other.
+struct LinkFacts {
+  uint8_t capabilities;   // a bit for each nvmlNvLinkCapability_t
+  uint8_t is_active;      // nvmlEnableState_t
+  uint8_t version;        // as nvmlDeviceGetNvLinkVersion has it
+  uint8_t remote_kind;    // nvmlIntNvLinkDeviceType_t
+  uint8_t remote_device;  // its number + 1; 0: it is none of the asker's
+  uint8_t reserved[3];
+};
+static_assert(sizeof(LinkFacts) == sizeof(uint64_t));
+
+// The value of a reading PEER + n: how the device and the asker's device n reach each other.
+struct PeerFacts {
+  uint8_t status[5];  // nvmlGpuP2PStatus_t, one for each nvmlGpuP2PCapsIndex_t
+  uint8_t ancestor;   // nvmlGpuTopologyLevel_t
+  uint8_t is_on_same_board;
+  uint8_t reserved;
+};
+static_assert(sizeof(PeerFacts) == sizeof(uint64_t));
 
 struct DeviceReading {
   uint32_t reading;
