@@ -88,7 +88,7 @@ def test_compute_percent_says_that_it_is_not_enforced(two_devices: Loopback) -> 
 
 
 def counts(output: str) -> tuple[int, int]:
-    found = re.match(r"formatted (\d+)\nwritten (\d+)\n", output)
+    found = re.match(r"formatted (\d+)\nwritten (\d+)\ntimed \d+\n", output)
     assert found, output
     return int(found[1]), int(found[2])
 

@@ -10,6 +10,7 @@
 #include "log.h"
 #include "memory_type.h"
 #include "streaming.h"
+#include "trace.h"
 
 namespace kvgpu::guest {
 
@@ -46,6 +47,7 @@ void RegionMemory::find_out(std::byte* page) {
 
 void RegionMemory::copy_in(void* to, const void* from, size_t bytes) const {
   static std::atomic<bool> said{false};
+  Trace::copied(bytes);
   if (!streams_) {
     std::memcpy(to, from, bytes);
     return;
@@ -56,6 +58,7 @@ void RegionMemory::copy_in(void* to, const void* from, size_t bytes) const {
 
 void RegionMemory::copy_out(void* to, const void* from, size_t bytes) const {
   static std::atomic<bool> said{false};
+  Trace::copied(bytes);
   if (!streams_) {
     std::memcpy(to, from, bytes);
     return;

@@ -51,11 +51,11 @@ constexpr int ANSWER_LIMIT_S = 120;
 constinit std::atomic<bool> Session::open_{false};
 
 void Session::fork_child() {
+  Trace::begin_anew_in_child();
   Session& session = get();
   // The parent has no session, and no thread that holds our locks to make one: the child may.
   if (!is_open() && session.n_opening_.load() == 0) return;
   session.forked_.store(true, std::memory_order_relaxed);
-  Trace::stop_in_child();
   open_.store(false, std::memory_order_relaxed);
   // Ours only: the parent's connection stays. A child that kept them would hold the parent's
   // session open.
@@ -86,10 +86,7 @@ CUresult Session::open_locked() {
   if (is_open()) return CUDA_SUCCESS;
   CUresult result = check_settings() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   every_call_waits_ = settings().sync != 0;
-  if (result == CUDA_SUCCESS && !settings().trace.empty() &&
-      !Trace::start(settings().trace.c_str())) {
-    result = CUDA_ERROR_INVALID_VALUE;
-  }
+  if (result == CUDA_SUCCESS && !Trace::decide()) result = CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) result = connect();
   if (result == CUDA_SUCCESS) result = greet();
   if (result != CUDA_SUCCESS) forget_connection();

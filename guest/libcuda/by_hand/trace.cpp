@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "log.h"
+#include "settings.h"
 
 namespace kvgpu::guest {
 
@@ -23,21 +24,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What the calling thread's call has sent so far.
+// What the calling thread's call has come to so far.
 struct Traffic {
-  uint64_t n_records = 0, n_round_trips = 0, n_bytes = 0, host_us = 0;
+  uint64_t n_round_trips = 0, n_timed = 0, host_us = 0, n_bytes = 0;
 };
 thread_local Traffic traffic;
 
 struct Output {
+  bool is_childs = false;
+  bool has_failed = false;
   std::mutex mutex;  // guards the entries' sums, too
   int text_fd = -1, chrome_fd = -1;
   Clock::time_point begun = Clock::now();
   TracedEntry* entries = nullptr;  // those that were called
 };
+Output* the_output = nullptr;
+
 Output& output() {
-  static auto& the_output = *new Output;
-  return the_output;
+  static std::once_flag once;
+  std::call_once(once, [] { the_output = new Output; });
+  return *the_output;
 }
 
 void write_all(int fd, const std::string& text) {
@@ -71,20 +77,25 @@ void append_quoted(std::string* text, const char* words) {
 void append_value(std::string* text, const TracedArgument& argument) {
   switch (argument.kind) {
     case TracedArgument::Kind::TEXT:
-      if (argument.value == 0) break;
-      append_quoted(text, reinterpret_cast<const char*>(argument.value));
+      if (argument.value == 0) {
+        *text += "null";
+      } else {
+        append_quoted(text, reinterpret_cast<const char*>(argument.value));
+      }
       return;
     case TracedArgument::Kind::ADDRESS:
       append(text, "\"0x%llx\"", static_cast<unsigned long long>(argument.value));
       return;
     case TracedArgument::Kind::INTEGER:
-    case TracedArgument::Kind::NUMBER:
       append(text, "%lld", static_cast<long long>(argument.value));
       return;
+    case TracedArgument::Kind::NUMBER:  // JSON knows neither nan nor inf
+      append(text, "\"%g\"", std::bit_cast<double>(argument.value));
+      return;
     case TracedArgument::Kind::STRUCT:
-      break;
+      *text += "\"{}\"";
+      return;
   }
-  *text += argument.kind == TracedArgument::Kind::TEXT ? "null" : "\"{}\"";
 }
 
 // {"name": value, ...}
@@ -104,7 +115,7 @@ double us(Clock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-// Its name in the log and in nvidia-smi is the process's; of several that write, each has a file.
+// Emptied, and nobody else's until the process ends. EWOULDBLOCK: another one writes there.
 int open_locked(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0666);
   if (fd < 0) return -1;
@@ -115,6 +126,18 @@ int open_locked(const std::string& path) {
   }
   (void)!ftruncate(fd, 0);
   return fd;
+}
+
+bool open_files(Output* out, const std::string& path) {
+  const std::string own = path + "." + std::to_string(getpid());
+  std::string name = out->is_childs ? own : path;
+  out->text_fd = open_locked(name);
+  if (out->text_fd < 0 && errno == EWOULDBLOCK) out->text_fd = open_locked(name = own);
+  if (out->text_fd >= 0) out->chrome_fd = open_locked(name += ".json");
+  if (out->chrome_fd >= 0) return true;
+  log(Level::ERROR, "KVGPU_TRACE: %s cannot be written: %s. Mend it; CUDA is not started",
+      name.c_str(), std::strerror(errno));
+  return false;
 }
 
 std::string table(std::vector<const TracedEntry*> entries) {
@@ -134,8 +157,84 @@ std::string table(std::vector<const TracedEntry*> entries) {
   return text;
 }
 
+struct FinishedCall {
+  const TracedEntry& entry;
+  CUresult result;
+  int thread;
+  double begun_us, took_us;
+  Traffic traffic;
+  std::string arguments;
+};
+
+std::string line_of(const FinishedCall& call) {
+  std::string line;
+  append(&line, "%.3f\t%d\t%s\t%s\t%d\t%.2f\t", call.begun_us / 1e3, call.thread, call.entry.name,
+         call.entry.call_class, call.result, call.took_us);
+  if (call.traffic.n_timed == 0) {
+    line += '-';
+  } else {
+    append(&line, "%llu", static_cast<unsigned long long>(call.traffic.host_us));
+  }
+  append(&line, "\t%llu\t%llu\t", static_cast<unsigned long long>(call.traffic.n_round_trips),
+         static_cast<unsigned long long>(call.traffic.n_bytes));
+  return line + call.arguments + "\n";
+}
+
+// "Complete events" of the Trace Event Format.
+std::string event_of(const FinishedCall& call) {
+  std::string event;
+  append(&event,
+         ",\n{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, ",
+         call.entry.name, call.entry.call_class, call.begun_us, call.took_us);
+  append(&event, "\"pid\": %d, \"tid\": %d, \"args\": {\"result\": %d, \"host us\": %llu, ",
+         getpid(), call.thread, call.result, static_cast<unsigned long long>(call.traffic.host_us));
+  append(&event, "\"round trips\": %llu, \"bytes\": %llu, \"arguments\": ",
+         static_cast<unsigned long long>(call.traffic.n_round_trips),
+         static_cast<unsigned long long>(call.traffic.n_bytes));
+  return event + call.arguments + "}}";
+}
+
+}  // namespace
+
+bool Trace::decide() {
+  Output& out = output();
+  const std::lock_guard lock(out.mutex);
+  if (state_.load(std::memory_order_relaxed) != State::UNDECIDED) return !out.has_failed;
+  const std::string& path = settings().trace;
+  out.has_failed = !path.empty() && !open_files(&out, path);
+  if (path.empty() || out.has_failed) {
+    state_.store(State::OFF, std::memory_order_relaxed);
+    return !out.has_failed;
+  }
+  write_all(out.text_fd,
+            "# ms since the start, thread, call, class, result, guest us, host us (-: not known), "
+            "round trips, bytes, arguments\n");
+  std::string head = "[\n{\"name\": \"process_name\", \"ph\": \"M\", ";
+  append(&head, "\"pid\": %d, \"args\": {\"name\": ", getpid());
+  append_quoted(&head, program_invocation_short_name);
+  write_all(out.chrome_fd, head + "}}");
+  state_.store(State::ON, std::memory_order_relaxed);
+  return true;
+}
+
+void Trace::begin_anew_in_child() {
+  if (!is_on()) return;
+  Output& parents = *the_output;
+  close(parents.text_fd);
+  close(parents.chrome_fd);
+  for (TracedEntry* entry = parents.entries; entry != nullptr; entry = entry->next) {
+    *entry = {entry->name, entry->call_class, entry->parameters, entry->next};
+  }
+  // Another thread of the parent may have held the lock of the one there was.
+  the_output = new Output;
+  the_output->is_childs = true;
+  state_.store(State::UNDECIDED, std::memory_order_relaxed);
+}
+
+// What comes later, from other libraries' destructors, is not in it.
 __attribute__((destructor)) void finish_trace() {
   if (!Trace::is_on()) return;
+  Trace::state_.store(Trace::State::OFF, std::memory_order_relaxed);
   Output& out = output();
   const std::lock_guard lock(out.mutex);
   std::vector<const TracedEntry*> entries;
@@ -143,88 +242,52 @@ __attribute__((destructor)) void finish_trace() {
     entries.push_back(entry);
   }
   write_all(out.text_fd, table(std::move(entries)));
-  write_all(out.chrome_fd, "{}]\n");
+  write_all(out.chrome_fd, "\n]\n");
 }
 
-}  // namespace
-
-bool Trace::start(const char* path) {
-  if (is_on()) return true;
-  Output& out = output();
-  std::string name = path;
-  out.text_fd = open_locked(name);
-  if (out.text_fd < 0 && errno == EWOULDBLOCK) {  // another process of this program writes there
-    name += "." + std::to_string(getpid());
-    out.text_fd = open_locked(name);
-  }
-  out.chrome_fd = out.text_fd < 0 ? -1 : open_locked(name + ".json");
-  if (out.chrome_fd < 0) {
-    log(Level::ERROR,
-        "KVGPU_TRACE: cannot write %s (%s): choose a file in a folder that may be "
-        "written to",
-        name.c_str(), std::strerror(errno));
-    return false;
-  }
-  write_all(out.text_fd,
-            "# ms since the start, thread, call, class, result, guest us, host us (-: not asked), "
-            "round trips, bytes, arguments\n");
-  write_all(out.chrome_fd, "[\n");
-  on_.store(true, std::memory_order_relaxed);
-  return true;
-}
-
-void Trace::sent(uint32_t len_bytes) {
-  ++traffic.n_records;
-  traffic.n_bytes += len_bytes;
-}
+void Trace::sent(uint32_t len_bytes) { traffic.n_bytes += len_bytes; }
 
 void Trace::answered(uint32_t len_bytes, uint32_t time) {
   ++traffic.n_round_trips;
   traffic.n_bytes += len_bytes;
-  if (time != 0) traffic.host_us += time - 1;
+  if (time == 0) return;
+  ++traffic.n_timed;
+  traffic.host_us += time - 1;
 }
 
-TracedCall::TracedCall() : begun_(Clock::now()) { traffic = {}; }
+void Trace::copied(uint64_t len_bytes) {
+  if (is_on()) [[unlikely]]
+    traffic.n_bytes += len_bytes;
+}
+
+TracedCall::TracedCall() {
+  (void)Trace::decide();
+  traffic = {};
+  begun_ = Clock::now();
+}
 
 void TracedCall::finish(TracedEntry& entry, CUresult result, const TracedArgument* arguments,
                         size_t n) {
+  if (!Trace::is_on()) return;
   const Clock::time_point ended = Clock::now();
-  const Traffic own = traffic;
-  const std::string values = arguments_of(entry, arguments, n);
   Output& out = output();
-  const double begun_us = us(begun_ - out.begun), took_us = us(ended - begun_);
-  const int thread = static_cast<int>(syscall(SYS_gettid));  // glibc 2.17 has no gettid()
-  std::string line, event;
-  append(&line, "%.3f\t%d\t%s\t%s\t%d\t%.2f\t", begun_us / 1e3, thread, entry.name,
-         entry.call_class, result, took_us);
-  if (own.n_round_trips == 0) {
-    line += '-';
-  } else {
-    append(&line, "%llu", static_cast<unsigned long long>(own.host_us));
-  }
-  append(&line, "\t%llu\t%llu\t", static_cast<unsigned long long>(own.n_round_trips),
-         static_cast<unsigned long long>(own.n_bytes));
-  line += values + "\n";
-  append(&event,
-         "{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": "
-         "%d, "
-         "\"tid\": %d, ",
-         entry.name, entry.call_class, begun_us, took_us, getpid(), thread);
-  append(&event,
-         "\"args\": {\"result\": %d, \"host us\": %llu, \"round trips\": %llu, \"bytes\": %llu, ",
-         result, static_cast<unsigned long long>(own.host_us),
-         static_cast<unsigned long long>(own.n_round_trips),
-         static_cast<unsigned long long>(own.n_bytes));
-  event += "\"arguments\": " + values + "}},\n";
+  const FinishedCall call{entry,
+                          result,
+                          static_cast<int>(syscall(SYS_gettid)),  // glibc 2.17 has no gettid()
+                          us(begun_ - out.begun),
+                          us(ended - begun_),
+                          traffic,
+                          arguments_of(entry, arguments, n)};
+  const std::string line = line_of(call), event = event_of(call);
   const std::lock_guard lock(out.mutex);
   if (entry.n_calls++ == 0) {
     entry.next = out.entries;
     out.entries = &entry;
   }
   entry.total_ns += static_cast<uint64_t>((ended - begun_).count());
-  entry.host_us += own.host_us;
-  entry.n_round_trips += own.n_round_trips;
-  entry.n_bytes += own.n_bytes;
+  entry.host_us += call.traffic.host_us;
+  entry.n_round_trips += call.traffic.n_round_trips;
+  entry.n_bytes += call.traffic.n_bytes;
   write_all(out.text_fd, line);
   write_all(out.chrome_fd, event);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // KVGPU_TRACE=FILE: each call into a file, another one for Chrome's trace viewer, a table at the
-// end (docs/settings.md). Where it is not asked for a call costs one load more.
+// end (docs/looking-inside.md). Where it is not asked for, a call costs a load and a branch more, whose
+// outcome never changes.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <type_traits>
@@ -30,16 +32,21 @@ struct TracedArgument {
 
 class Trace {
  public:
-  static bool is_on() { return on_.load(std::memory_order_relaxed); }
-  /// cuInit; `path` from the settings. False: it cannot be written there, which the log says.
-  static bool start(const char* path);
+  static bool is_off() { return state_.load(std::memory_order_relaxed) == State::OFF; }
+  static bool is_on() { return state_.load(std::memory_order_relaxed) == State::ON; }
+  /// The first call of all: is it asked for? False: its file cannot be written, which the log says.
+  static bool decide();
+  /// Of the calling thread's call: a record, a reply, bytes copied through shared memory.
   static void sent(uint32_t len_bytes);
   static void answered(uint32_t len_bytes, uint32_t time);  // as Reply::flags says it
-  /// A forked child has no trace.
-  static void stop_in_child() { on_.store(false, std::memory_order_relaxed); }
+  static void copied(uint64_t len_bytes);
+  /// A forked child writes a file of its own.
+  static void begin_anew_in_child();
 
  private:
-  static inline std::atomic<bool> on_{false};
+  enum class State : uint8_t { UNDECIDED, OFF, ON };
+  static inline std::atomic<State> state_{State::UNDECIDED};
+  friend void finish_trace();
 };
 
 /// One call: from its construction to finish().
@@ -64,7 +71,7 @@ TracedArgument traced_argument(const T& value) {
   } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
     return {Kind::INTEGER, static_cast<uint64_t>(static_cast<int64_t>(value))};
   } else if constexpr (std::is_floating_point_v<T>) {
-    return {Kind::NUMBER, static_cast<uint64_t>(static_cast<int64_t>(value))};
+    return {Kind::NUMBER, std::bit_cast<uint64_t>(static_cast<double>(value))};
   } else {
     return {Kind::STRUCT, 0};
   }
@@ -72,7 +79,7 @@ TracedArgument traced_argument(const T& value) {
 
 template <typename Call, typename... Arguments>
 inline CUresult traced(TracedEntry& entry, Call call, const Arguments&... arguments) {
-  if (!Trace::is_on()) [[likely]]
+  if (Trace::is_off()) [[likely]]
     return call();
   TracedCall trace;
   const CUresult result = call();
