@@ -296,9 +296,9 @@ class SessionBroker:
 
 
 def _devices_for(session: Session, driver: Driver) -> tuple[int, ...]:
-    uuids = [device["uuid"] for device in driver.devices]
+    uuids = [device.get("uuid", "") for device in driver.devices]
     devices = visible_devices(session.request.visible, uuids)
-    if not devices:
+    if not devices and session.request.visible is not None:
         raise SessionError(
             cuda_errors.NO_DEVICE,
             f"CUDA_VISIBLE_DEVICES names none of the {len(uuids)} device(s)",
