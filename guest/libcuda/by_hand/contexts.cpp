@@ -162,7 +162,9 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
     const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()});
     return result != CUDA_SUCCESS ? result : session.finished();
   }
-  return finish_work(*itself);
+  const CUresult result = finish_work(*itself);
+  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+  return result;
 }
 
 }  // namespace kvgpu::guest

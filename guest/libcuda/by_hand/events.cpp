@@ -139,7 +139,9 @@ CUresult event_synchronize(CUevent hEvent) {
     const CUresult result = call.sync(wire::Op::EVENT_SYNC, body);
     return result != CUDA_SUCCESS ? result : Session::get().finished();
   }
-  return Session::get().wait(state.word, state.number);
+  const CUresult result = Session::get().wait(state.word, state.number);
+  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+  return result;
 }
 
 CUresult event_elapsed_time(float* pMilliseconds, CUevent hStart, CUevent hEnd) {

@@ -377,7 +377,7 @@ struct AskFloorPlan {  // context 0: only whether the driver has such a table
   Handle context;
 };
 constexpr uint32_t MAX_FLOOR_PLAN_BYTES = 2048;
-struct FloorPlan {  // the reply
+struct FloorPlan {   // the reply
   uint32_t n_bytes;  // of each of the two
   uint32_t reserved;
   uint8_t first[MAX_FLOOR_PLAN_BYTES];
@@ -396,6 +396,7 @@ struct GetGlobal {  // followed by the name
 struct Global {
   uint64_t dptr;
   uint64_t bytes;
+  uint64_t is_managed;
 };
 struct LibraryModule {
   Handle context;

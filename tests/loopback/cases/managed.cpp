@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Managed memory: one pointer for the host and all devices, and advice about it.
-#include <cstring>
+#include "managed.h"
 
-#include "virtual_memory.h"
+#include <cstring>
 
 namespace {
 
@@ -25,17 +25,6 @@ constexpr char MANAGED_VARIABLE[] = R"(
 }
 )";
 
-struct Managed {
-  explicit Managed(size_t bytes, unsigned flags = CU_MEM_ATTACH_GLOBAL) {
-    CU(cuMemAllocManaged(&at, bytes, flags));
-  }
-  ~Managed() { cuMemFree(at); }
-  Managed(const Managed&) = delete;
-  Managed& operator=(const Managed&) = delete;
-  int* ints() const { return reinterpret_cast<int*>(at); }
-  CUdeviceptr at = 0;
-};
-
 template <class T>
 T range_attribute(CUmem_range_attribute which, CUdeviceptr at, size_t bytes) {
   T value{};
@@ -43,17 +32,13 @@ T range_attribute(CUmem_range_attribute which, CUdeviceptr at, size_t bytes) {
   return value;
 }
 
-bool is_concurrent(const Gpu& gpu) {
-  int concurrent = 0;
-  CU(cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, gpu.device));
-  if (!concurrent) MESSAGE("no concurrent access: nothing to be advised");
-  return concurrent != 0;
-}
-
 }  // namespace
 
-TEST_CASE("managed memory, beyond kvgpu: the host and kernels use one pointer") {
+TEST_CASE("managed memory: the host and kernels use one pointer") {
   const Gpu gpu;
+  int has_managed_memory = 0;
+  CU(cuDeviceGetAttribute(&has_managed_memory, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, gpu.device));
+  CHECK(has_managed_memory == 1);
   const Managed managed(BYTES);
   memset(managed.ints(), 0, BYTES);
   managed.ints()[3] = 5;
@@ -79,7 +64,7 @@ TEST_CASE("managed memory, beyond kvgpu: the host and kernels use one pointer") 
   CU_IS(cuMemAllocManaged(&at, 64, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("managed memory, beyond kvgpu: managed variables") {
+TEST_CASE("managed memory: managed variables") {
   const Gpu gpu;
   CUlibrary library = nullptr;
   CU(cuLibraryLoadData(&library, MANAGED_VARIABLE, nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -98,10 +83,9 @@ TEST_CASE("managed memory, beyond kvgpu: managed variables") {
   CU(cuLibraryUnload(library));
 }
 
-TEST_CASE("managed memory, beyond kvgpu: advice is kept, for whole ranges") {
+TEST_CASE("managed memory: advice is kept, for whole ranges") {
   const Gpu gpu;
   const Managed managed(BYTES);
-  if (!is_concurrent(gpu)) return;
   const CUdeviceptr at = managed.at, half = at + BYTES / 2;
   const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device},
                       host = {CU_MEM_LOCATION_TYPE_HOST, 0};
@@ -138,10 +122,9 @@ TEST_CASE("managed memory, beyond kvgpu: advice is kept, for whole ranges") {
         CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("managed memory, beyond kvgpu: prefetches and discards, alone and in batches") {
+TEST_CASE("managed memory: prefetches and discards, alone and in batches") {
   const Gpu gpu;
   const Managed one(BYTES), other(BYTES);
-  if (!is_concurrent(gpu)) return;
   const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device},
                       host = {CU_MEM_LOCATION_TYPE_HOST, 0};
   const auto prefetched_to = [&](const Managed& managed) {
