@@ -16,23 +16,21 @@ namespace {
 uint64_t page_floor(uint64_t address) { return address / PAGE_BYTES * PAGE_BYTES; }
 uint64_t page_ceiling(uint64_t address) { return page_floor(address + PAGE_BYTES - 1); }
 
-// Calls visit(begin, bytes) with what the parts have of [from, to).
-template <typename Visit>
-CUresult each_part(const std::map<uint64_t, uint64_t>& parts, uint64_t from, uint64_t to,
-                   Visit visit) {
-  for (const auto& [begin, bytes] : parts) {
-    const uint64_t first = std::max(begin, from), end = std::min(begin + bytes, to);
-    if (first >= end) continue;
-    if (const CUresult bad = visit(first, end - first)) return bad;
-  }
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
 
 ManagedMemory& ManagedMemory::get() {
   static auto& memory = *new ManagedMemory;
   return memory;
+}
+
+template <typename Visit>
+CUresult ManagedMemory::each_part(const Area& area, uint64_t from, uint64_t to, Visit visit) {
+  for (const auto& [begin, part] : area.parts) {
+    const uint64_t first = std::max(begin, from), end = std::min(begin + part.bytes, to);
+    if (first >= end) continue;
+    if (const CUresult bad = visit(first, end - first)) return bad;
+  }
+  return CUDA_SUCCESS;
 }
 
 Stream* ManagedMemory::mover_of(const Context& context) {
@@ -69,7 +67,7 @@ bool ManagedMemory::add(Context& context, uint64_t begin, uint64_t bytes, uint64
   if (area == nullptr) return false;
   area->allocated = allocated;
   area->attach = attach;
-  area->parts.emplace(begin, bytes);
+  area->parts.emplace(begin, Part{bytes});
   return true;
 }
 
@@ -84,14 +82,16 @@ bool ManagedMemory::add_variable(Context& context, wire::Handle module, uint64_t
       const uint64_t to = next == areas_.end() ? end : std::min(end, next->first);
       area = insert(at, to - at, PageState::ON_GPU, context);
       if (area == nullptr) return false;
-      area->module = module;
     }
     const uint64_t first = std::max(address, at);
     const uint64_t to = std::min(address + bytes, area->pages.end());
     at = area->pages.end();
-    if (!area->parts.emplace(first, to - first).second) continue;
+    if (!area->parts.emplace(first, Part{to - first, module}).second) continue;
     // The program may have these pages already, for the sake of another variable.
-    area->pages.each_run_here([&](const BlockRun& run) { (void)download(*area, run); });
+    area->pages.each_run_here([&](const BlockRun& run) {
+      (void)download(*area, std::max(first, area->pages.address_of(run.first)),
+                     std::min(to, area->pages.address_of(run.first + run.n)));
+    });
   }
   return true;
 }
@@ -125,7 +125,9 @@ void ManagedMemory::forget_module(wire::Handle module) {
   const std::lock_guard lock(mutex_);
   for (auto at = areas_.begin(); at != areas_.end();) {
     const auto next = std::next(at);
-    if (at->second.module == module) erase(at);
+    auto& parts = at->second.parts;
+    std::erase_if(parts, [&](const auto& part) { return part.second.module == module; });
+    if (parts.empty()) erase(at);
     at = next;
   }
 }
@@ -140,21 +142,16 @@ void ManagedMemory::attach(uint64_t begin, unsigned flags, const Stream& stream)
   Area* const area = find(begin);
   if (area == nullptr) return;
   area->attach = flags;
-  area->stream = flags == CU_MEM_ATTACH_GLOBAL ? 0 : stream.handle;
+  area->stream = stream.handle;
 }
 
 // ---- to the GPU
 
 // CUDA 13.0 cuda.h, cuStreamAttachMemAsync: memory of a stream that is destroyed is everybody's.
+// What is attached to the host may be used by kernels all the same where access is concurrent.
 bool ManagedMemory::is_for(const Area& area, const Stream& stream) {
-  switch (area.attach) {
-    case CU_MEM_ATTACH_HOST:
-      return false;
-    case CU_MEM_ATTACH_SINGLE:
-      return area.stream == stream.handle || tables().streams.find(area.stream) == nullptr;
-    default:
-      return true;
-  }
+  return area.attach != CU_MEM_ATTACH_SINGLE || area.stream == stream.handle ||
+         tables().streams.find(area.stream) == nullptr;
 }
 
 CUresult ManagedMemory::upload(Area& area, const BlockRun& run, Stream& mover) {
@@ -162,7 +159,7 @@ CUresult ManagedMemory::upload(Area& area, const BlockRun& run, Stream& mover) {
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   const ShadowPages& pages = area.pages;
   const uint64_t from = pages.address_of(run.first), to = pages.address_of(run.first + run.n);
-  return each_part(area.parts, from, to, [&](uint64_t begin, uint64_t bytes) {
+  return each_part(area, from, to, [&](uint64_t begin, uint64_t bytes) {
     const uint64_t end = begin + bytes;
     for (uint64_t at = begin; at < end;) {
       const auto [first, n_bytes] = pages.touched(at, end);
@@ -227,31 +224,30 @@ CUresult ManagedMemory::give_range(uint64_t address, uint64_t bytes) {
 void ManagedMemory::after_host_function() {
   const std::lock_guard lock(mutex_);
   ++n_given_;
-  if (move_to_gpu([](const Area& area) { return area.attach != CU_MEM_ATTACH_HOST; }) !=
-      CUDA_SUCCESS) {
+  if (move_to_gpu([](const Area&) { return true; }) != CUDA_SUCCESS) {
     log(Level::WARNING, "what a host function wrote into managed memory is not on the GPU");
   }
 }
 
 // ---- back
 
-CUresult ManagedMemory::download(Area& area, const BlockRun& run) {
+CUresult ManagedMemory::download(Area& area, uint64_t from, uint64_t to) {
   Stream* const mover = mover_of(*area.context);
   if (mover == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   const Enqueue enqueue(*mover);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  const ShadowPages& pages = area.pages;
-  const uint64_t from = pages.address_of(run.first), to = pages.address_of(run.first + run.n);
-  return each_part(area.parts, from, to, [&](uint64_t begin, uint64_t bytes) {
-    return stage_from_device(enqueue, pages.data(begin), begin, bytes);
+  return each_part(area, from, to, [&](uint64_t begin, uint64_t bytes) {
+    return stage_from_device(enqueue, area.pages.data(begin), begin, bytes);
   });
 }
 
 // The program cannot be told of an error, and its thread must go on: the next call returns it.
 void ManagedMemory::fetch(Area& area, const BlockRun& run) {
-  CUresult result = download(area, run);
+  const uint64_t from = area.pages.address_of(run.first);
+  const uint64_t to = area.pages.address_of(run.first + run.n);
+  CUresult result = download(area, from, to);
   // A deferred error has been told by that: the memory is there all the same.
-  if (result != CUDA_SUCCESS) result = download(area, run);
+  if (result != CUDA_SUCCESS) result = download(area, from, to);
   if (result != CUDA_SUCCESS) {
     log(Level::WARNING, "managed memory at 0x%llx could not be read from the GPU (error %d)",
         static_cast<unsigned long long>(area.pages.begin()), result);
@@ -279,7 +275,7 @@ bool ManagedMemory::bring_back(uint64_t address, bool in_host_function) {
     }
     if (state != PageState::ON_GPU) break;
     // What a host function touches is done: its stream waits for it.
-    const bool is_attached = area->attach != CU_MEM_ATTACH_GLOBAL;
+    const bool is_attached = area->attach == CU_MEM_ATTACH_SINGLE;
     const wire::Handle stream = area->stream;
     const uint64_t n_given = n_given_;
     is_held_ = attempt >= PATIENCE;
@@ -341,9 +337,8 @@ void ManagedMemory::bring_back() {
     const auto found = areas_.find(begin);
     if (found == areas_.end() || here_.contains(begin)) continue;
     Area& area = found->second;
-    const BlockRun all{0, area.pages.n_blocks()};
-    if (download(area, all) != CUDA_SUCCESS) return;
-    area.pages.set(all, PageState::WRITTEN);
+    if (download(area, begin, area.pages.end()) != CUDA_SUCCESS) return;
+    area.pages.set({0, area.pages.n_blocks()}, PageState::WRITTEN);
     area.is_wanted_here = false;
     here_.insert(begin);
   }

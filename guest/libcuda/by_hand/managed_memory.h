@@ -67,17 +67,24 @@ class ManagedMemory {
   }
 
  private:
+  struct Part {
+    uint64_t bytes;
+    wire::Handle module = 0;
+  };
   struct Area {
     ShadowPages pages;
     Context* context;
-    wire::Handle module = 0;
     uint64_t allocated = 0;
     unsigned attach = CU_MEM_ATTACH_GLOBAL;
-    wire::Handle stream = 0;  // which it is attached to, or through
+    wire::Handle stream = 0;  // which it is attached to
     bool is_wanted_here = false;
-    std::map<uint64_t, uint64_t> parts{};  // what in these pages is ours: address -> bytes
+    std::map<uint64_t, Part> parts{};  // what in these pages is ours, by address
   };
   using Areas = std::map<uint64_t, Area>;  // by their first page
+
+  // Calls visit(begin, bytes) with what the parts have of [from, to).
+  template <typename Visit>
+  static CUresult each_part(const Area& area, uint64_t from, uint64_t to, Visit visit);
 
   // Holding mutex_.
   Area* find(uint64_t address);
@@ -86,7 +93,7 @@ class ManagedMemory {
   static bool is_for(const Area& area, const Stream& stream);
   CUresult move_to_gpu(const std::function<bool(const Area&)>& is_wanted);
   static CUresult upload(Area& area, const BlockRun& run, Stream& mover);
-  static CUresult download(Area& area, const BlockRun& run);
+  static CUresult download(Area& area, uint64_t from, uint64_t to);
   void fetch(Area& area, const BlockRun& run);
 
   CUresult give(const Stream& stream);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -27,8 +28,11 @@ struct Request {
   std::atomic<uint32_t> is_done{0};  // release by the pager, acquire by who asked
   Request* next = nullptr;
 };
-std::atomic<Request*> requests{nullptr};  // release by who asks, acquire by the pager
-std::atomic<uint32_t> n_asked{0};
+struct Queue {
+  std::atomic<Request*> requests{nullptr};  // release by who asks, acquire by the pager
+  std::atomic<uint32_t> n_asked{0};
+};
+Queue of_threads, of_host_functions;
 
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
   (void)syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -39,12 +43,13 @@ void wake(std::atomic<uint32_t>& word) {
 
 // Runs in a signal handler, too. The request may be gone as soon as it is done.
 void ask(Request& request) {
-  request.next = requests.load(std::memory_order_relaxed);
-  while (!requests.compare_exchange_weak(request.next, &request, std::memory_order_release,
-                                         std::memory_order_relaxed)) {
+  Queue& queue = request.in_host_function ? of_host_functions : of_threads;
+  request.next = queue.requests.load(std::memory_order_relaxed);
+  while (!queue.requests.compare_exchange_weak(request.next, &request, std::memory_order_release,
+                                               std::memory_order_relaxed)) {
   }
-  n_asked.fetch_add(1, std::memory_order_release);
-  wake(n_asked);
+  queue.n_asked.fetch_add(1, std::memory_order_release);
+  wake(queue.n_asked);
   while (request.is_done.load(std::memory_order_acquire) == 0) sleep_while(request.is_done, 0);
 }
 
@@ -55,21 +60,25 @@ bool on_fault(uint64_t address) {
   return request.is_ours;
 }
 
-[[noreturn]] void run() {
+void serve(Request& request) {
+  ManagedMemory& memory = ManagedMemory::get();
+  if (request.address == 0) {
+    memory.after_host_function();
+  } else {
+    request.is_ours = memory.bring_back(request.address, request.in_host_function);
+  }
+  request.is_done.store(1, std::memory_order_release);
+  wake(request.is_done);
+}
+
+[[noreturn]] void run(Queue& queue) {
   for (;;) {
-    const uint32_t n = n_asked.load(std::memory_order_acquire);
-    Request* request = requests.exchange(nullptr, std::memory_order_acquire);
-    if (request == nullptr) sleep_while(n_asked, n);
+    const uint32_t n = queue.n_asked.load(std::memory_order_acquire);
+    Request* request = queue.requests.exchange(nullptr, std::memory_order_acquire);
+    if (request == nullptr) sleep_while(queue.n_asked, n);
     while (request != nullptr) {
       Request* const next = request->next;
-      if (request->address == 0) {
-        ManagedMemory::get().after_host_function();
-      } else {
-        request->is_ours =
-            ManagedMemory::get().bring_back(request->address, request->in_host_function);
-      }
-      request->is_done.store(1, std::memory_order_release);
-      wake(request->is_done);
+      serve(*request);
       request = next;
     }
   }
@@ -84,7 +93,9 @@ void Pager::start() {
     sigset_t all, before;
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread(run).detach();
+    for (Queue* const queue : {&of_threads, &of_host_functions}) {
+      std::thread(run, std::ref(*queue)).detach();
+    }
     (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
   });
   watch();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that brings managed memory back when a thread of the program has run into its
-// protection. What that takes is more than a signal handler may do.
+// Brings managed memory back when a thread of the program has run into its protection. What that
+// takes is more than a signal handler may do: threads of ours do it, one for the program's threads,
+// which may have to wait for work, and one for host functions, for which that work may wait.
 #pragma once
 
 namespace kvgpu::guest {

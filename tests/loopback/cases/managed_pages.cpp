@@ -93,6 +93,8 @@ TEST_CASE("managed pages: copies say of them what they like") {
   CU(cuMemcpy2D(&rows));
   CHECK(other.ints()[1] == 9);
   CU_IS(cuMemcpyHtoD(one.at + 64, one.ints(), BYTES), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemHostRegister(one.ints(), 4096, 0), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemFreeAsync(one.at, nullptr), CUDA_ERROR_NOT_SUPPORTED);
   CU_IS(cuMemFree(one.at + 64), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -128,6 +130,7 @@ TEST_CASE("managed pages: a host function between two kernels") {
   CU(cuLaunchHostFunc(
       stream, [](void* ints) { static_cast<int*>(ints)[1] += 10; }, managed.ints()));
   add_one_to(gpu, managed.at, 16, stream);
+  CHECK(managed.ints()[N - 1] == 0);  // behind all that, or beside it
   CU(cuStreamSynchronize(stream));
   CHECK(managed.ints()[0] == 2);
   CHECK(managed.ints()[1] == 12);
