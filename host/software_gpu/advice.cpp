@@ -33,6 +33,7 @@ Advice AdviceMap::common(uint64_t address, uint64_t n_bytes) const {
     const Advice& other = part->second;
     result.read_mostly &= other.read_mostly;
     result.accessed_by &= other.accessed_by;
+    result.accessed_by_host &= other.accessed_by_host;
     if (!are_same(result.preferred, other.preferred)) result.preferred = Advice().preferred;
     if (!are_same(result.prefetched, other.prefetched)) result.prefetched = Advice().prefetched;
   }

@@ -17,6 +17,7 @@ struct Advice {
   CUmemLocation preferred = {CU_MEM_LOCATION_TYPE_INVALID, 0};
   CUmemLocation prefetched = {CU_MEM_LOCATION_TYPE_INVALID, 0};
   uint32_t accessed_by = 0;  // a bit for each device
+  bool accessed_by_host = false;
 };
 
 /// By address. Thread-safe.

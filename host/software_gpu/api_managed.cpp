@@ -23,18 +23,18 @@ CUresult check_range(CUdeviceptr address, size_t n_bytes) {
              : CUDA_ERROR_INVALID_VALUE;
 }
 
-/// The node that a thread runs on is the only one there is.
-CUmemLocation resolved(CUmemLocation location) {
-  if (location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
-    return {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
-  return location;
+bool is_host(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST ||
+         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
-CUresult check_location(const CUmemLocation& location) {
+CUresult check_location(const CUmemLocation& location, CUresult no_device) {
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      return Driver::instance().device(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+      return Driver::instance().device(location.id) ? CUDA_SUCCESS : no_device;
     case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
       return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
       return location.id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -51,47 +51,68 @@ CUmemLocation location_of(CUdevice device) {
 
 /// And how they answer it.
 int device_of(const CUmemLocation& location) {
-  switch (location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-      return location.id;
-    case CU_MEM_LOCATION_TYPE_HOST:
-      return CU_DEVICE_CPU;
-    default:
-      return CU_DEVICE_INVALID;
-  }
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return location.id;
+  return is_host(location) ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
 }
 
-CUresult advise(CUdeviceptr address, size_t n_bytes, CUmem_advise advice, CUmemLocation location) {
-  RETURN_IF_FAILED(enter_without_context());
-  RETURN_IF_FAILED(check_range(address, n_bytes));
-  AdviceMap& all = Driver::instance().advice;
+int id_of(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? location.id : device_of(location);
+}
+
+/// As driver 580 looks at the location: not at all where only whether there is one matters.
+CUresult check_advice(CUmem_advise advice, const CUmemLocation& location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
   switch (advice) {
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-      all.change(address, n_bytes,
-                 [=](Advice& a) { a.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; });
-      return CUDA_SUCCESS;
-    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-      RETURN_IF_FAILED(check_location(location));
-      all.change(address, n_bytes, [=](Advice& a) { a.preferred = location; });
-      return CUDA_SUCCESS;
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-      all.change(address, n_bytes, [](Advice& a) { a.preferred = Advice().preferred; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
-    case CU_MEM_ADVISE_UNSET_ACCESSED_BY: {
-      RETURN_IF_FAILED(check_location(location));
-      if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;  // the host has it
-      const uint32_t bit = 1u << location.id;
-      const bool set = advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
-      all.change(address, n_bytes, [=](Advice& a) {
-        a.accessed_by = set ? a.accessed_by | bit : a.accessed_by & ~bit;
-      });
-      return CUDA_SUCCESS;
-    }
+    case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+      if (is_host(location) && location.type != CU_MEM_LOCATION_TYPE_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+      return check_location(location, CUDA_ERROR_INVALID_VALUE);
+    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+      return check_location(location, CUDA_ERROR_INVALID_VALUE);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+void follow(CUmem_advise advice, const CUmemLocation& location, Advice* kept) {
+  const bool is_set = advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
+  switch (advice) {
+    case CU_MEM_ADVISE_SET_READ_MOSTLY:
+    case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
+      kept->read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY;
+      return;
+    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+      kept->preferred = location;
+      // A node of the host's is the host.
+      if (is_host(location)) kept->preferred = {CU_MEM_LOCATION_TYPE_HOST, 0};
+      return;
+    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
+      kept->preferred = Advice().preferred;
+      return;
+    default:
+      break;
+  }
+  if (is_host(location)) {
+    kept->accessed_by_host = is_set;
+    return;
+  }
+  const uint32_t bit = 1u << location.id;
+  kept->accessed_by = is_set ? kept->accessed_by | bit : kept->accessed_by & ~bit;
+}
+
+CUresult advise(CUdeviceptr address, size_t n_bytes, CUmem_advise advice, CUmemLocation location) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_range(address, n_bytes));
+  RETURN_IF_FAILED(check_advice(advice, location));
+  Driver::instance().advice.change(address, n_bytes,
+                                   [&](Advice& kept) { follow(advice, location, &kept); });
+  return CUDA_SUCCESS;
 }
 
 /// One range of a batch, or of a single call.
@@ -121,7 +142,8 @@ CUresult enqueue(std::vector<Range> ranges, CUstream handle) {
   }
   for (const Range& range : ranges) {
     RETURN_IF_FAILED(check_range(range.address, range.n_bytes));
-    if (range.to.type != CU_MEM_LOCATION_TYPE_INVALID) RETURN_IF_FAILED(check_location(range.to));
+    if (range.to.type != CU_MEM_LOCATION_TYPE_INVALID)
+      RETURN_IF_FAILED(check_location(range.to, CUDA_ERROR_INVALID_DEVICE));
   }
   for (const Range& range : ranges)
     if (range.to.type != CU_MEM_LOCATION_TYPE_INVALID)
@@ -155,7 +177,7 @@ CUresult place(const CUmemLocation* locations, const size_t* first, size_t n,
     if (end <= first[i] || end > ranges->size() ||
         locations[i].type == CU_MEM_LOCATION_TYPE_INVALID)
       return CUDA_ERROR_INVALID_VALUE;
-    for (size_t k = first[i]; k < end; ++k) (*ranges)[k].to = resolved(locations[i]);
+    for (size_t k = first[i]; k < end; ++k) (*ranges)[k].to = locations[i];
   }
   return CUDA_SUCCESS;
 }
@@ -170,11 +192,12 @@ CUresult answer(void* data, size_t n_bytes, int value) {
   return answer(data, n_bytes, &value, sizeof value);
 }
 
-CUresult answer_accessed_by(void* data, size_t n_bytes, uint32_t devices) {
+CUresult answer_accessed_by(void* data, size_t n_bytes, const Advice& advice) {
   if (n_bytes == 0 || n_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<int> ids;
   for (int id = 0; id < 32; ++id)
-    if (devices >> id & 1) ids.push_back(id);
+    if (advice.accessed_by >> id & 1) ids.push_back(id);
+  if (advice.accessed_by_host) ids.push_back(CU_DEVICE_CPU);
   ids.resize(n_bytes / sizeof(int), CU_DEVICE_INVALID);
   memcpy(data, ids.data(), n_bytes);
   return CUDA_SUCCESS;
@@ -188,17 +211,17 @@ CUresult range_attribute(void* data, size_t n_bytes, CUmem_range_attribute attri
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
       return answer(data, n_bytes, device_of(advice.preferred));
     case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
-      return answer_accessed_by(data, n_bytes, advice.accessed_by);
+      return answer_accessed_by(data, n_bytes, advice);
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
       return answer(data, n_bytes, device_of(advice.prefetched));
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
       return answer(data, n_bytes, &advice.preferred.type, sizeof(CUmemLocationType));
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-      return answer(data, n_bytes, advice.preferred.id);
+      return answer(data, n_bytes, id_of(advice.preferred));
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
       return answer(data, n_bytes, &advice.prefetched.type, sizeof(CUmemLocationType));
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-      return answer(data, n_bytes, advice.prefetched.id);
+      return answer(data, n_bytes, id_of(advice.prefetched));
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -209,11 +232,13 @@ CUresult range_attribute(void* data, size_t n_bytes, CUmem_range_attribute attri
 #undef cuMemAdvise
 SOFTWARE_GPU_API cuMemAdvise(CUdeviceptr pointer, size_t n_bytes, CUmem_advise advice,
                              CUdevice device) {
+  if (device != CU_DEVICE_CPU && !Driver::instance().device(device))
+    return CUDA_ERROR_INVALID_DEVICE;
   return advise(pointer, n_bytes, advice, location_of(device));
 }
 SOFTWARE_GPU_API cuMemAdvise_v2(CUdeviceptr pointer, size_t n_bytes, CUmem_advise advice,
                                 CUmemLocation location) {
-  return advise(pointer, n_bytes, advice, resolved(location));
+  return advise(pointer, n_bytes, advice, location);
 }
 
 #undef cuMemPrefetchAsync
@@ -224,7 +249,7 @@ SOFTWARE_GPU_API cuMemPrefetchAsync(CUdeviceptr pointer, size_t n_bytes, CUdevic
 SOFTWARE_GPU_API cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t n_bytes, CUmemLocation location,
                                        unsigned flags, CUstream stream) {
   if (flags != 0 || location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
-  return enqueue({{pointer, n_bytes, false, resolved(location)}}, stream);
+  return enqueue({{pointer, n_bytes, false, location}}, stream);
 }
 
 SOFTWARE_GPU_API cuMemPrefetchBatchAsync(CUdeviceptr* pointers, size_t* sizes, size_t n,
@@ -259,7 +284,8 @@ SOFTWARE_GPU_API cuMemRangeGetAttribute(void* data, size_t n_bytes, CUmem_range_
 SOFTWARE_GPU_API cuMemRangeGetAttributes(void** data, size_t* n_bytes,
                                          CUmem_range_attribute* attributes, size_t n,
                                          CUdeviceptr pointer, size_t range_bytes) {
-  RETURN_IF_FAILED(enter_without_context());
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
   if (!data || !n_bytes || !attributes || n == 0) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(check_range(pointer, range_bytes));
   const Advice advice = Driver::instance().advice.common(pointer, range_bytes);

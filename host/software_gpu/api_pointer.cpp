@@ -94,7 +94,9 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   if (!p.device) return attribute_without_memory(data, attribute, p);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      // Virtual memory and pools belong to a device, to no context.
+      // Virtual memory and pools belong to a device, managed variables to all: to no context.
+      if (p.kind == MemoryKind::MANAGED && p.allocation->flags == 0)
+        return answer(static_cast<CUcontext>(nullptr));
       return answer(p.mapping || p.allocation->pool ? nullptr : p.allocation->owner);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer(
@@ -105,7 +107,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
       if (!is_host(p.kind) && p.kind != MemoryKind::MANAGED) return CUDA_ERROR_INVALID_VALUE;
       return answer(pointer);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return answer(0u);
+      return answer(unsigned{p.kind == MemoryKind::MANAGED});
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return answer(static_cast<unsigned long long>(p.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:

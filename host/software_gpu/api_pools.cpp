@@ -283,8 +283,9 @@ SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     return context->device.graph_memories.free(*of_graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   Device* device;
   const auto allocation = Driver::instance().find(pointer, &device);
-  if (!allocation || allocation->base != pointer ||
-      (allocation->kind != MemoryKind::DEVICE && !is_pool_import(*allocation)))
+  if (!allocation || allocation->base != pointer) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->kind == MemoryKind::MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  if (allocation->kind != MemoryKind::DEVICE && !is_pool_import(*allocation))
     return CUDA_ERROR_INVALID_VALUE;
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEM_FREE;

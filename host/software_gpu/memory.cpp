@@ -144,13 +144,14 @@ CUresult Memory::register_host(void* pointer, uint64_t size_bytes, unsigned flag
   const uint64_t base = reinterpret_cast<uint64_t>(pointer);
   if (!pointer || size_bytes == 0 || base + size_bytes < base) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(mutex_);
-  auto next = by_base_.lower_bound(base);
+  auto next = by_base_.upper_bound(base);
   if (next != by_base_.end() && next->first < base + size_bytes)
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (next != by_base_.begin()) {
     const Allocation& previous = *std::prev(next)->second;
+    const bool is_managed = previous.kind == MemoryKind::MANAGED;
     if (previous.base + previous.size_bytes > base)
-      return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+      return is_managed ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
   auto allocation = std::make_shared<Allocation>();
   allocation->base = base;

@@ -10,6 +10,7 @@
 #include "green_contexts.h"
 #include "host_memory.h"
 #include "kvgpu/context_calls.h"
+#include "managed_memory.h"
 #include "refuse.h"
 
 namespace kvgpu::guest {
@@ -93,6 +94,7 @@ CUresult deactivate(Context& context, wire::Op op) {
     context.idle_thread_streams.clear();
   }
   forget_objects(context);
+  ManagedMemory::get().forget_context(context);
   for (const MemoryRange& range : memory_map().take_context(context)) give_back(range);
   return CUDA_SUCCESS;
 }

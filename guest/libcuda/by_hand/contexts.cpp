@@ -160,9 +160,12 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
     const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()});
+    if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
     return result != CUDA_SUCCESS ? result : session.finished();
   }
-  return finish_work(*itself);
+  const CUresult result = finish_work(*itself);
+  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+  return result;
 }
 
 }  // namespace kvgpu::guest

@@ -26,7 +26,9 @@ Operand operand(uint64_t address, uint64_t bytes) {
     return {address, address, true, false, range->sync_memops, !all};
   }
   const uint64_t gpu_address = range->gpu_address(address, bytes);
-  return {address, gpu_address, !range->is_host(), gpu_address == 0, range->sync_memops};
+  Operand found{address, gpu_address, !range->is_host(), gpu_address == 0, range->sync_memops};
+  found.is_managed = range->kind == MemoryKind::MANAGED;
+  return found;
 }
 
 CUresult wait_for(const Enqueue& enqueue, uint64_t number) {
@@ -130,11 +132,14 @@ CUresult copy_htod(CUdeviceptr dst, const void* src, size_t bytes, CUstream stre
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (bytes == 0) return CUDA_SUCCESS;
   const Operand to = operand(dst, bytes), from = operand(reinterpret_cast<uint64_t>(src), bytes);
-  if (src == nullptr || from.is_device || to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (src == nullptr || to.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (from.is_device && !from.is_managed) return CUDA_ERROR_INVALID_VALUE;
   ask_where_needed(enqueue, to, from);
   if (!from.is_pageable()) {
     const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
-    return copy_in_place(enqueue, wire::Op::cuMemcpyHtoDAsync_v2, body, wait);
+    const auto op =
+        from.is_managed ? wire::Op::cuMemcpyDtoDAsync_v2 : wire::Op::cuMemcpyHtoDAsync_v2;
+    return copy_in_place(enqueue, op, body, wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
   if (const CUresult bad = settle_staged(enqueue, from)) return bad;
@@ -147,11 +152,13 @@ CUresult copy_dtoh(void* dst, CUdeviceptr src, size_t bytes, CUstream stream, Wa
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (bytes == 0) return CUDA_SUCCESS;
   const Operand to = operand(reinterpret_cast<uint64_t>(dst), bytes), from = operand(src, bytes);
-  if (dst == nullptr || to.is_device || from.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (dst == nullptr || from.is_pageable()) return CUDA_ERROR_INVALID_VALUE;
+  if (to.is_device && !to.is_managed) return CUDA_ERROR_INVALID_VALUE;
   ask_where_needed(enqueue, to, from);
   if (!to.is_pageable()) {
     const wire::Copy body{0, 0, to.gpu_address, from.gpu_address, bytes};
-    return copy_in_place(enqueue, wire::Op::cuMemcpyDtoHAsync_v2, body, wait);
+    const auto op = to.is_managed ? wire::Op::cuMemcpyDtoDAsync_v2 : wire::Op::cuMemcpyDtoHAsync_v2;
+    return copy_in_place(enqueue, op, body, wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
   return stage_from_device(enqueue, static_cast<std::byte*>(dst), from.gpu_address, bytes);

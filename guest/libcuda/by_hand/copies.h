@@ -22,6 +22,7 @@ struct Operand {
   bool is_staged = false;
   bool sync_memops = false;
   bool may_be_refused = false;  // the device has not all access to it
+  bool is_managed = false;      // device memory that the program may call host memory, too
 
   bool is_pageable() const { return gpu_address == 0; }
 };

@@ -74,6 +74,10 @@ CUresult device_get_attribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
     return CUDA_SUCCESS;
   }
   *pi = value;
+  // Made of ordinary device memory (managed_memory.h), whatever the device itself can do.
+  if (attrib == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) {
+    *pi = Session::get().speaks(wire::Op::cuLibraryGetManaged) ? 1 : 0;
+  }
   return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "call.h"
+#include "managed_memory.h"
 
 namespace kvgpu::guest {
 
@@ -16,6 +17,10 @@ class Enqueue {
     stream_ = find_stream(stream, &status_);
     if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);
   }
+
+  // On a stream of ours.
+  explicit Enqueue(Stream& stream)
+      : call_(CaptureRule::ALLOWED, stream.context), stream_(&stream), status_(call_.status()) {}
 
   CUresult status() const { return status_; }
   Stream& stream() const { return *stream_; }
@@ -31,6 +36,7 @@ class Enqueue {
     body.stream = stream_->handle;
     body.mark = 0;
     if (asks_ || capture() != nullptr) return submit_and_ask(op, body, parts...);
+    if (const CUresult bad = ManagedMemory::before_work(*stream_)) return bad;
     const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return result;
@@ -39,6 +45,7 @@ class Enqueue {
   CUresult submit_and_ask(wire::Op op, Body body, Parts... parts) const {
     body.stream = stream_->handle;
     body.mark = 0;
+    if (const CUresult bad = ManagedMemory::before_work(*stream_)) return bad;
     const CUresult result = Session::get().call_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return is_capture_error(result) ? break_capture(*stream_, result) : result;
@@ -50,6 +57,7 @@ class Enqueue {
       const CUresult bad = submit_and_ask(op, body, parts...);
       return bad != CUDA_SUCCESS ? bad : mark_stream(*stream_, number);
     }
+    if (const CUresult bad = ManagedMemory::before_work(*stream_)) return bad;
     const std::lock_guard lock(stream_->mark_mutex);
     stream_->dirty.store(false, std::memory_order_release);
     *number = stream_->issued.load(std::memory_order_relaxed) + 1;

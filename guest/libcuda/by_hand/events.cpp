@@ -137,9 +137,12 @@ CUresult event_synchronize(CUevent hEvent) {
   if (state.by_graph || Session::get().prints.load(std::memory_order_relaxed)) {
     const wire::EventRef body{call.context(), event->handle};
     const CUresult result = call.sync(wire::Op::EVENT_SYNC, body);
+    if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
     return result != CUDA_SUCCESS ? result : Session::get().finished();
   }
-  return Session::get().wait(state.word, state.number);
+  const CUresult result = Session::get().wait(state.word, state.number);
+  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+  return result;
 }
 
 CUresult event_elapsed_time(float* pMilliseconds, CUevent hStart, CUevent hEnd) {

@@ -38,25 +38,6 @@ CUresult refuse_mapped() {
                   "or registered shared, file or partial pages)"));
 }
 
-// All work that has been given to the GPU so far. `done`: nothing of it can touch host memory any
-// more, whatever the result.
-CUresult finish_all_work(bool* done) {
-  CUresult first = CUDA_SUCCESS;
-  // An error ends the wait for what was lost with it, not the work that went on: once more.
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    CUresult result = CUDA_SUCCESS;
-    for (const wire::Handle handle : tables().contexts.handles()) {
-      Context* const context = tables().contexts.find(handle);
-      if (context != nullptr && context->active) result = finish_work(*context);
-      if (result != CUDA_SUCCESS) break;
-    }
-    *done = result == CUDA_SUCCESS;
-    if (*done) return first;
-    if (first == CUDA_SUCCESS) first = result;
-  }
-  return first;
-}
-
 // Waits, then gives back; keeps the memory for ever where the GPU may still be using it.
 CUresult finish_and_give_back(const MemoryRange& range) {
   bool done;
@@ -99,6 +80,23 @@ CUresult place_registered(MemoryRange* range) {
 }
 
 }  // namespace
+
+CUresult finish_all_work(bool* done) {
+  CUresult first = CUDA_SUCCESS;
+  // An error ends the wait for what was lost with it, not the work that went on: once more.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    CUresult result = CUDA_SUCCESS;
+    for (const wire::Handle handle : tables().contexts.handles()) {
+      Context* const context = tables().contexts.find(handle);
+      if (context != nullptr && context->active) result = finish_work(*context);
+      if (result != CUDA_SUCCESS) break;
+    }
+    *done = result == CUDA_SUCCESS;
+    if (*done) return first;
+    if (first == CUDA_SUCCESS) first = result;
+  }
+  return first;
+}
 
 void give_back(const MemoryRange& range) {
   if (range.kind == MemoryKind::PINNED) {
@@ -163,6 +161,8 @@ CUresult mem_host_register_v2(void* p, size_t bytesize, unsigned int Flags) {
   }
   MemoryRange range{address, bytesize, MemoryKind::REGISTERED, &call.context_object(), Flags};
   const std::lock_guard lock(registrations_mutex());
+  const auto known = memory_map().find(address);
+  if (known && known->kind == MemoryKind::MANAGED) return CUDA_ERROR_INVALID_VALUE;
   if (memory_map().overlaps(address, bytesize)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (const CUresult bad = place_registered(&range)) return bad;
   memory_map().add(range);

@@ -4,6 +4,8 @@
 #include "call.h"
 #include "generated/api.gen.h"
 #include "log.h"
+#include "managed_advice.h"
+#include "managed_memory.h"
 #include "memory_limit.h"
 #include "memory_map.h"
 
@@ -57,11 +59,21 @@ CUresult mem_alloc_pitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
   return CUDA_SUCCESS;
 }
 
+// Not of a variable, nor in the middle.
+static CUresult free_managed(const Call& call, CUdeviceptr dptr) {
+  const uint64_t allocated = ManagedMemory::get().remove(dptr);
+  if (allocated == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto range = memory_map().remove(dptr, MemoryKind::MANAGED);
+  AdviceMap::get().change(dptr, range->bytes, [](Advice& advice) { advice = {}; });
+  return call.sync(wire::Op::cuMemFree_v2, wire::MemFree{call.context(), allocated});
+}
+
 CUresult mem_free_v2(CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
   const auto known = memory_map().find(dptr);
   const Call call(CaptureRule::FORBIDDEN, known ? known->context : nullptr);
   if (call.status() != CUDA_SUCCESS) return call.status();
+  if (known && known->kind == MemoryKind::MANAGED) return free_managed(call, dptr);
   const bool is_of_graph = known && known->begin == dptr && known->kind == MemoryKind::GRAPH;
   if (!is_of_graph && !memory_map().remove(dptr, MemoryKind::DEVICE) &&
       !memory_map().remove(dptr, MemoryKind::POOL)) {

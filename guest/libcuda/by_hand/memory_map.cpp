@@ -13,6 +13,7 @@ MemoryMap& memory_map() {
 void MemoryMap::add(MemoryRange range) {
   const std::unique_lock lock(mutex_);
   range.buffer_id = next_buffer_id_++;
+  range.sync_memops |= range.kind == MemoryKind::MANAGED;
   // When the driver gives an address out anew the graph that had it is gone.
   if (any_of_graphs_) {
     std::erase_if(ranges_, [&](const auto& item) {
@@ -90,7 +91,8 @@ uint64_t MemoryMap::device_bytes(int device) const {
   const std::shared_lock lock(mutex_);
   uint64_t sum = 0;
   for (const auto& [begin, range] : ranges_) {
-    const bool allocated = range.kind == MemoryKind::DEVICE || range.kind == MemoryKind::POOL;
+    const bool allocated = range.kind == MemoryKind::DEVICE || range.kind == MemoryKind::POOL ||
+                           (range.kind == MemoryKind::MANAGED && range.module == 0);
     if (allocated && !range.is_imported && range.context->device == device) sum += range.bytes;
   }
   return sum;

@@ -19,6 +19,7 @@ enum class MemoryKind {
   GRAPH,    // of a node: at its address for good, whether it is allocated just now or not
   VIRTUAL,  // of cuMemMap: what adjoins is one piece of memory
   OPENED,   // of cuIpcOpenMemHandle
+  MANAGED,  // of cuMemAllocManaged, or a module's variable
   PINNED,   // of cuMemHostAlloc
   REGISTERED,
   ALIAS,  // where the GPU, and this process a second time, sees what REGISTERED moved
@@ -32,8 +33,8 @@ struct MemoryRange {
   unsigned flags = 0;      // of cuMemHostAlloc, cuMemHostRegister
   uint64_t buffer_id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   wire::Handle module = 0;
-  wire::Handle pool = 0;  // 0: the device's default pool
-  bool sync_memops = false;
+  wire::Handle pool = 0;      // 0: the device's default pool
+  bool sync_memops = false;   // of managed memory from the start
   bool is_imported = false;   // another process's: it is in its account
   unsigned n_opened = 1;      // OPENED
   uint32_t handle_types = 0;  // CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES

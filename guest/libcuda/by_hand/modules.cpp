@@ -6,6 +6,7 @@
 #include "call.h"
 #include "description.h"
 #include "generated/api.gen.h"
+#include "managed_memory.h"
 #include "memory_map.h"
 #include "refuse.h"
 
@@ -44,6 +45,20 @@ CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handl
   return CUDA_SUCCESS;
 }
 
+CUresult adopt_global(const Call& call, const Module& module, const wire::Global& global) {
+  Context& context = call.context_object();
+  auto kind = MemoryKind::GLOBAL;
+  if (global.is_managed != 0) {
+    kind = MemoryKind::MANAGED;
+    if (const CUresult bad = ManagedMemory::prepare(context)) return bad;
+    if (!ManagedMemory::get().add_variable(context, module.handle, global.dptr, global.bytes)) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  memory_map().add({global.dptr, global.bytes, kind, &context, 0, 0, module.handle});
+  return CUDA_SUCCESS;
+}
+
 CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* dptr,
                     size_t* bytes) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -55,8 +70,7 @@ CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* 
   const wire::GetGlobal body{call.context(), module->handle, name_bytes, 0};
   const CUresult result = call.sync(op, body, &out, {name, name_bytes});
   if (result != CUDA_SUCCESS) return result;
-  memory_map().add(
-      {out.dptr, out.bytes, MemoryKind::GLOBAL, &call.context_object(), 0, 0, module->handle});
+  if (const CUresult bad = adopt_global(call, *module, out)) return bad;
   if (dptr != nullptr) *dptr = out.dptr;
   if (bytes != nullptr) *bytes = out.bytes;
   return CUDA_SUCCESS;
@@ -130,6 +144,11 @@ CUresult library_get_global(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
 }
 CUresult module_get_global_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
   return get_global(wire::Op::cuModuleGetGlobal_v2, find(hmod), name, dptr, bytes);
+}
+
+CUresult library_get_managed(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
+                             const char* name) {
+  return get_global(wire::Op::cuLibraryGetManaged, find(library), name, dptr, bytes);
 }
 
 CUresult library_get_module(CUmodule* pMod, CUlibrary library) {

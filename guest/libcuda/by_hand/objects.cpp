@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "objects.h"
 
+#include "managed_memory.h"
 #include "memory_map.h"
 #include "session.h"
 
@@ -39,6 +40,7 @@ void forget(wire::Handle handle) {
       }
       if (module->module_of_library != 0) forget(module->module_of_library);
       memory_map().forget_module(handle);
+      ManagedMemory::get().forget_module(handle);
       tables().modules.remove(handle);
       return;
     }

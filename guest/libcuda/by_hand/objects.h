@@ -41,8 +41,9 @@ struct Context {
   Context* primary = nullptr;
   std::atomic<bool> is_converted{false};  // its handle is a context's, too
   Stream* legacy = nullptr;
-  std::mutex mutex;              // the primary context's state and the lists below
-  std::vector<Stream*> streams;  // those of green contexts stand with their primary context
+  std::atomic<wire::Handle> mover{0};  // the stream that moves pages of managed memory
+  std::mutex mutex;                    // the primary context's state and the lists below
+  std::vector<Stream*> streams;        // those of green contexts stand with their primary context
   // Of streams that were destroyed with work in flight: a synchronisation waits for it all the
   // same.
   struct Leaving {
@@ -69,6 +70,7 @@ struct Stream {
   uint64_t id = 0;
   unsigned flags = 0;
   int priority = 0;
+  bool is_mover = false;  // a context's `mover`
   uint32_t word = 0;
   std::mutex mark_mutex;  // numbers enter the ring in their order
   // The last number asked for: release by the call that asks, acquire by queries.

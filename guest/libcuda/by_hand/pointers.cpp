@@ -26,9 +26,11 @@ CUresult ask_driver(uint64_t* value, CUpointer_attribute attribute, const Memory
   return result;
 }
 
-// A pool is its device's, and so is what is mapped.
-bool is_of_no_context(MemoryKind kind) {
-  return kind == MemoryKind::POOL || kind == MemoryKind::GRAPH || kind == MemoryKind::VIRTUAL;
+// A pool is its device's, and so is what is mapped; a managed variable is all devices'.
+bool is_of_no_context(const MemoryRange& range) {
+  return range.kind == MemoryKind::POOL || range.kind == MemoryKind::GRAPH ||
+         range.kind == MemoryKind::VIRTUAL ||
+         (range.kind == MemoryKind::MANAGED && range.module != 0);
 }
 
 uint64_t pool_of(const MemoryRange& range) {
@@ -84,7 +86,7 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
   const bool alias = range.kind == MemoryKind::ALIAS;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(is_of_no_context(range.kind) ? 0 : range.context->handle);
+      return put(is_of_no_context(range) ? 0 : range.context->handle);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
@@ -92,7 +94,7 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
       return on_gpu == 0 ? CUDA_ERROR_INVALID_VALUE : put(on_gpu);
     }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!range.is_host()) return CUDA_ERROR_INVALID_VALUE;
+      if (!range.is_host() && range.kind != MemoryKind::MANAGED) return CUDA_ERROR_INVALID_VALUE;
       return put(alias ? range.reached_begin + (address - range.begin) : address);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       return static_cast<CUresult>(refuse_part("CU_POINTER_ATTRIBUTE_P2P_TOKENS"));
@@ -115,8 +117,9 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       if (range.kind != MemoryKind::DEVICE) return put(0);
       return ask_driver(value, attribute, range, address);
-    // Not served, so not to be had: managed memory, GPUDirect RDMA.
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put(range.kind == MemoryKind::MANAGED ? 1 : 0);
+    // Not served, so not to be had.
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
@@ -134,7 +137,7 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
       if (range.is_host()) return put(range.buffer_id);
       return ask_driver(value, attribute, range, address);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      if (range.is_host()) return put(0);
+      if (range.is_host() || range.kind == MemoryKind::MANAGED) return put(0);
       return ask_driver(value, attribute, range, address);
     default:
       return CUDA_ERROR_INVALID_VALUE;

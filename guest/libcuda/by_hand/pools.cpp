@@ -264,6 +264,7 @@ CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   const wire::FreeAsync body{0, 0, dptr};
   const auto known = memory_map().find(dptr);
   if (!known || known->begin != dptr) return CUDA_ERROR_INVALID_VALUE;
+  if (known->kind == MemoryKind::MANAGED) return CUDA_ERROR_NOT_SUPPORTED;  // as natively
   Capture* const capture = enqueue.capture();
   if (capture != nullptr || known->kind == MemoryKind::GRAPH) {
     // Whether it may be is the driver's to say; a launch may allocate it again.

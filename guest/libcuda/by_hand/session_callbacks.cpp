@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "managed_memory.h"
+#include "managed_pager.h"
 #include "session.h"
 #include "waiter.h"
 
@@ -155,6 +157,7 @@ void Session::run_callbacks() {
     if (entry.function) entry.function(static_cast<CUresult>(callback.status));
     const auto& of_graph = entry.graph_function;
     if (of_graph.fn && callback.status == CUDA_SUCCESS) of_graph.fn(of_graph.userData);
+    if (ManagedMemory::is_used()) Pager::after_host_function();
     // release: pairs with the worker's acquire in Callbacks::relay(); what the function wrote is
     // visible
     store_release(guest_page_->callback_done, callback.token);

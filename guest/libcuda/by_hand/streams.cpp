@@ -244,7 +244,9 @@ CUresult stream_synchronize(CUstream hStream) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   if (const CUresult bad = wait_allowed(*stream)) return bad;
-  return synchronize_stream(*stream);
+  const CUresult result = synchronize_stream(*stream);
+  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+  return result;
 }
 
 CUresult stream_query(CUstream hStream) {

@@ -2,9 +2,9 @@
 #include "write_barrier.h"
 
 #include <atomic>
-#include <cerrno>
-#include <csignal>
 #include <ctime>
+
+#include "fault_handlers.h"
 
 namespace kvgpu::guest {
 
@@ -14,7 +14,6 @@ std::atomic<bool> is_closed{false};  // release by the barrier, acquire by the h
 // Valid from the time of closing: published by is_closed, or by the fault that follows it.
 std::atomic<uint64_t> range_begin{0}, range_end{0};
 std::atomic<int64_t> opened_ms{0};
-struct sigaction next_action;
 
 // How late a thread may be scheduled after its fault.
 constexpr int64_t LATE_MS = 200;
@@ -33,39 +32,13 @@ bool is_ours(uint64_t address) {
   return now_ms() - opened_ms.load(std::memory_order_relaxed) < LATE_MS;
 }
 
-void on_fault(int signal, siginfo_t* info, void* context) {
-  const int error = errno;
-  if (is_ours(reinterpret_cast<uint64_t>(info->si_addr))) {
-    errno = error;
-    return;
-  }
-  errno = error;
-  if ((next_action.sa_flags & SA_SIGINFO) != 0) {
-    next_action.sa_sigaction(signal, info, context);
-  } else if (next_action.sa_handler != SIG_DFL && next_action.sa_handler != SIG_IGN) {
-    next_action.sa_handler(signal);
-  } else {
-    // The fault happens again and finds nobody.
-    struct sigaction none{};
-    none.sa_handler = SIG_DFL;
-    (void)sigaction(SIGSEGV, &none, nullptr);
-  }
-}
-
 }  // namespace
 
 WriteBarrier::WriteBarrier(uint64_t begin, uint64_t bytes) {
   range_begin = begin;
   range_end = begin + bytes;
   is_closed.store(true, std::memory_order_release);
-  struct sigaction now{};
-  if (sigaction(SIGSEGV, nullptr, &now) == 0 && now.sa_sigaction != &on_fault) {
-    next_action = now;
-    struct sigaction ours{};
-    ours.sa_sigaction = &on_fault;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    (void)sigaction(SIGSEGV, &ours, nullptr);
-  }
+  watch_faults(&is_ours);
 }
 
 WriteBarrier::~WriteBarrier() {

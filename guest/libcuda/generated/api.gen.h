@@ -120,6 +120,30 @@ CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdevi
 CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr ptr);
 CUresult pointer_set_attribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult mem_alloc_managed(CUdeviceptr* dptr, size_t bytesize, unsigned int flags);
+CUresult library_get_managed(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name);
+CUresult stream_attach_mem_async(CUstream hStream, CUdeviceptr dptr, size_t length,
+                                 unsigned int flags);
+CUresult mem_advise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device);
+CUresult mem_advise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                       CUmemLocation location);
+CUresult mem_prefetch_async(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream);
+CUresult mem_prefetch_async_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
+                               unsigned int flags, CUstream hStream);
+CUresult mem_prefetch_batch_async(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                  CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
+                                  size_t numPrefetchLocs, unsigned long long flags,
+                                  CUstream hStream);
+CUresult mem_discard_batch_async(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                 unsigned long long flags, CUstream hStream);
+CUresult mem_discard_and_prefetch_batch_async(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                              CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
+                                              size_t numPrefetchLocs, unsigned long long flags,
+                                              CUstream hStream);
+CUresult mem_range_get_attribute(void* data, size_t dataSize, CUmem_range_attribute attribute,
+                                 CUdeviceptr devPtr, size_t count);
+CUresult mem_range_get_attributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
+                                  size_t numAttributes, CUdeviceptr devPtr, size_t count);
 CUresult mem_alloc_async(CUdeviceptr* dptr, size_t bytesize, CUstream hStream);
 CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream);
 CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,

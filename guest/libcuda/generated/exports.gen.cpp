@@ -1138,6 +1138,186 @@ EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attri
                                                       },
                                                       value, attribute, ptr));
 }
+EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
+  static constinit guest::TracedEntry entry{"cuMemAllocManaged", "local", "dptr bytesize flags"};
+  return guest::answered("cuMemAllocManaged", guest::traced(
+                                                  entry,
+                                                  [&] {
+                                                    if (!guest::Session::is_open())
+                                                      return CUDA_ERROR_NOT_INITIALIZED;
+                                                    return guest::mem_alloc_managed(dptr, bytesize,
+                                                                                    flags);
+                                                  },
+                                                  dptr, bytesize, flags));
+}
+EXPORT CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
+                                            const char* name) {
+  static constinit guest::TracedEntry entry{"cuLibraryGetManaged", "sync",
+                                            "dptr bytes library name"};
+  return guest::answered("cuLibraryGetManaged", guest::traced(
+                                                    entry,
+                                                    [&] {
+                                                      if (!guest::Session::is_open())
+                                                        return CUDA_ERROR_NOT_INITIALIZED;
+                                                      return guest::library_get_managed(
+                                                          dptr, bytes, library, name);
+                                                    },
+                                                    dptr, bytes, library, name));
+}
+EXPORT CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length,
+                                               unsigned int flags) {
+  static constinit guest::TracedEntry entry{"cuStreamAttachMemAsync", "local",
+                                            "hStream dptr length flags"};
+  return guest::answered("cuStreamAttachMemAsync", guest::traced(
+                                                       entry,
+                                                       [&] {
+                                                         if (!guest::Session::is_open())
+                                                           return CUDA_ERROR_NOT_INITIALIZED;
+                                                         return guest::stream_attach_mem_async(
+                                                             hStream, dptr, length, flags);
+                                                       },
+                                                       hStream, dptr, length, flags));
+}
+EXPORT CUresult CUDAAPI cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                                    CUdevice device) {
+  static constinit guest::TracedEntry entry{"cuMemAdvise", "local", "devPtr count advice device"};
+  return guest::answered("cuMemAdvise", guest::traced(
+                                            entry,
+                                            [&] {
+                                              if (!guest::Session::is_open())
+                                                return CUDA_ERROR_NOT_INITIALIZED;
+                                              return guest::mem_advise(devPtr, count, advice,
+                                                                       device);
+                                            },
+                                            devPtr, count, advice, device));
+}
+EXPORT CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                                       CUmemLocation location) {
+  static constinit guest::TracedEntry entry{"cuMemAdvise_v2", "local",
+                                            "devPtr count advice location"};
+  return guest::answered("cuMemAdvise_v2", guest::traced(
+                                               entry,
+                                               [&] {
+                                                 if (!guest::Session::is_open())
+                                                   return CUDA_ERROR_NOT_INITIALIZED;
+                                                 return guest::mem_advise_v2(devPtr, count, advice,
+                                                                             location);
+                                               },
+                                               devPtr, count, advice, location));
+}
+EXPORT CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
+                                           CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemPrefetchAsync", "local",
+                                            "devPtr count dstDevice hStream"};
+  return guest::answered("cuMemPrefetchAsync", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::mem_prefetch_async(
+                                                         devPtr, count, dstDevice, hStream);
+                                                   },
+                                                   devPtr, count, dstDevice, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count,
+                                              CUmemLocation location, unsigned int flags,
+                                              CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemPrefetchAsync_v2", "local",
+                                            "devPtr count location flags hStream"};
+  return guest::answered("cuMemPrefetchAsync_v2", guest::traced(
+                                                      entry,
+                                                      [&] {
+                                                        if (!guest::Session::is_open())
+                                                          return CUDA_ERROR_NOT_INITIALIZED;
+                                                        return guest::mem_prefetch_async_v2(
+                                                            devPtr, count, location, flags,
+                                                            hStream);
+                                                      },
+                                                      devPtr, count, location, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                                CUmemLocation* prefetchLocs,
+                                                size_t* prefetchLocIdxs, size_t numPrefetchLocs,
+                                                unsigned long long flags, CUstream hStream) {
+  static constinit guest::TracedEntry entry{
+      "cuMemPrefetchBatchAsync", "local",
+      "dptrs sizes count prefetchLocs prefetchLocIdxs numPrefetchLocs flags hStream"};
+  return guest::answered(
+      "cuMemPrefetchBatchAsync",
+      guest::traced(
+          entry,
+          [&] {
+            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            return guest::mem_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
+                                                   prefetchLocIdxs, numPrefetchLocs, flags,
+                                                   hStream);
+          },
+          dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                               unsigned long long flags, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemDiscardBatchAsync", "local",
+                                            "dptrs sizes count flags hStream"};
+  return guest::answered("cuMemDiscardBatchAsync", guest::traced(
+                                                       entry,
+                                                       [&] {
+                                                         if (!guest::Session::is_open())
+                                                           return CUDA_ERROR_NOT_INITIALIZED;
+                                                         return guest::mem_discard_batch_async(
+                                                             dptrs, sizes, count, flags, hStream);
+                                                       },
+                                                       dptrs, sizes, count, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync(
+    CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs,
+    size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+  static constinit guest::TracedEntry entry{
+      "cuMemDiscardAndPrefetchBatchAsync", "local",
+      "dptrs sizes count prefetchLocs prefetchLocIdxs numPrefetchLocs flags hStream"};
+  return guest::answered(
+      "cuMemDiscardAndPrefetchBatchAsync",
+      guest::traced(
+          entry,
+          [&] {
+            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            return guest::mem_discard_and_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
+                                                               prefetchLocIdxs, numPrefetchLocs,
+                                                               flags, hStream);
+          },
+          dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemRangeGetAttribute(void* data, size_t dataSize,
+                                               CUmem_range_attribute attribute, CUdeviceptr devPtr,
+                                               size_t count) {
+  static constinit guest::TracedEntry entry{"cuMemRangeGetAttribute", "local",
+                                            "data dataSize attribute devPtr count"};
+  return guest::answered("cuMemRangeGetAttribute", guest::traced(
+                                                       entry,
+                                                       [&] {
+                                                         if (!guest::Session::is_open())
+                                                           return CUDA_ERROR_NOT_INITIALIZED;
+                                                         return guest::mem_range_get_attribute(
+                                                             data, dataSize, attribute, devPtr,
+                                                             count);
+                                                       },
+                                                       data, dataSize, attribute, devPtr, count));
+}
+EXPORT CUresult CUDAAPI cuMemRangeGetAttributes(void** data, size_t* dataSizes,
+                                                CUmem_range_attribute* attributes,
+                                                size_t numAttributes, CUdeviceptr devPtr,
+                                                size_t count) {
+  static constinit guest::TracedEntry entry{"cuMemRangeGetAttributes", "local",
+                                            "data dataSizes attributes numAttributes devPtr count"};
+  return guest::answered("cuMemRangeGetAttributes",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_range_get_attributes(data, dataSizes, attributes,
+                                                                      numAttributes, devPtr, count);
+                             },
+                             data, dataSizes, attributes, numAttributes, devPtr, count));
+}
 EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemAllocAsync", "sync", "dptr bytesize hStream"};
   return guest::answered("cuMemAllocAsync", guest::traced(
@@ -5897,6 +6077,39 @@ EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t b
                              },
                              dptr, bytesize, pool, hStream));
 }
+EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync_ptsz(
+    CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs,
+    size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+  static constinit guest::TracedEntry entry{
+      "cuMemDiscardAndPrefetchBatchAsync_ptsz", "local",
+      "dptrs sizes count prefetchLocs prefetchLocIdxs numPrefetchLocs flags hStream"};
+  return guest::answered(
+      "cuMemDiscardAndPrefetchBatchAsync_ptsz",
+      guest::traced(
+          entry,
+          [&] {
+            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            return guest::mem_discard_and_prefetch_batch_async(
+                dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
+                hStream ? hStream : CU_STREAM_PER_THREAD);
+          },
+          dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                                    unsigned long long flags, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemDiscardBatchAsync_ptsz", "local",
+                                            "dptrs sizes count flags hStream"};
+  return guest::answered("cuMemDiscardBatchAsync_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_discard_batch_async(
+                                   dptrs, sizes, count, flags,
+                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+                             },
+                             dptrs, sizes, count, flags, hStream));
+}
 EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemFreeAsync_ptsz", "async", "dptr hStream"};
   return guest::answered("cuMemFreeAsync_ptsz", guest::traced(
@@ -5909,6 +6122,57 @@ EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) 
                                                           hStream ? hStream : CU_STREAM_PER_THREAD);
                                                     },
                                                     dptr, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count,
+                                                CUdevice dstDevice, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemPrefetchAsync_ptsz", "local",
+                                            "devPtr count dstDevice hStream"};
+  return guest::answered("cuMemPrefetchAsync_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_prefetch_async(
+                                   devPtr, count, dstDevice,
+                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+                             },
+                             devPtr, count, dstDevice, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count,
+                                                   CUmemLocation location, unsigned int flags,
+                                                   CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemPrefetchAsync_v2_ptsz", "local",
+                                            "devPtr count location flags hStream"};
+  return guest::answered("cuMemPrefetchAsync_v2_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_prefetch_async_v2(
+                                   devPtr, count, location, flags,
+                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+                             },
+                             devPtr, count, location, flags, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes,
+                                                     size_t count, CUmemLocation* prefetchLocs,
+                                                     size_t* prefetchLocIdxs,
+                                                     size_t numPrefetchLocs,
+                                                     unsigned long long flags, CUstream hStream) {
+  static constinit guest::TracedEntry entry{
+      "cuMemPrefetchBatchAsync_ptsz", "local",
+      "dptrs sizes count prefetchLocs prefetchLocIdxs numPrefetchLocs flags hStream"};
+  return guest::answered(
+      "cuMemPrefetchBatchAsync_ptsz",
+      guest::traced(
+          entry,
+          [&] {
+            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            return guest::mem_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
+                                                   prefetchLocIdxs, numPrefetchLocs, flags,
+                                                   hStream ? hStream : CU_STREAM_PER_THREAD);
+          },
+          dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemcpy2DAsync_v2_ptsz", "bulk", "pCopy hStream"};
@@ -6502,6 +6766,20 @@ EXPORT CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallb
                                    flags);
                              },
                              hStream, callback, userData, flags));
+}
+EXPORT CUresult CUDAAPI cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr,
+                                                    size_t length, unsigned int flags) {
+  static constinit guest::TracedEntry entry{"cuStreamAttachMemAsync_ptsz", "local",
+                                            "hStream dptr length flags"};
+  return guest::answered("cuStreamAttachMemAsync_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::stream_attach_mem_async(
+                                   hStream ? hStream : CU_STREAM_PER_THREAD, dptr, length, flags);
+                             },
+                             hStream, dptr, length, flags));
 }
 EXPORT CUresult CUDAAPI cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
                                                 CUstreamBatchMemOpParams* paramArray,

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[151] = {
+const RefusedName REFUSED_NAMES[133] = {
     {"cuArray3DCreate",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuArray3DGetDescriptor",
@@ -106,20 +106,12 @@ const RefusedName REFUSED_NAMES[151] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuImportExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuLibraryGetManaged", "managed memory is not served yet"},
-    {"cuMemAdvise", "managed memory is not served yet"},
-    {"cuMemAdvise_v2", "managed memory is not served yet"},
     {"cuMemAlloc",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemAllocManaged", "managed memory is not served yet"},
     {"cuMemAllocPitch",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemBatchDecompressAsync", "engines that decompress are not served yet"},
     {"cuMemBatchDecompressAsync_ptsz", "engines that decompress are not served yet"},
-    {"cuMemDiscardAndPrefetchBatchAsync", "managed memory is not served yet"},
-    {"cuMemDiscardAndPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
-    {"cuMemDiscardBatchAsync", "managed memory is not served yet"},
-    {"cuMemDiscardBatchAsync_ptsz", "managed memory is not served yet"},
     {"cuMemFree",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemGetAddressRange",
@@ -132,14 +124,6 @@ const RefusedName REFUSED_NAMES[151] = {
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemMapArrayAsync", "arrays whose memory is mapped later are not served"},
     {"cuMemMapArrayAsync_ptsz", "arrays whose memory is mapped later are not served"},
-    {"cuMemPrefetchAsync", "managed memory is not served yet"},
-    {"cuMemPrefetchAsync_ptsz", "managed memory is not served yet"},
-    {"cuMemPrefetchAsync_v2", "managed memory is not served yet"},
-    {"cuMemPrefetchAsync_v2_ptsz", "managed memory is not served yet"},
-    {"cuMemPrefetchBatchAsync", "managed memory is not served yet"},
-    {"cuMemPrefetchBatchAsync_ptsz", "managed memory is not served yet"},
-    {"cuMemRangeGetAttribute", "managed memory is not served yet"},
-    {"cuMemRangeGetAttributes", "managed memory is not served yet"},
     {"cuMemcpy2D",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemcpy2DAsync",
@@ -207,8 +191,6 @@ const RefusedName REFUSED_NAMES[151] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuSignalExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuStreamAttachMemAsync", "managed memory is not served yet"},
-    {"cuStreamAttachMemAsync_ptsz", "managed memory is not served yet"},
     {"cuTexRefGetAddress",
      "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuTexRefSetAddress",
@@ -224,8 +206,8 @@ const RefusedName REFUSED_NAMES[151] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 151;
-std::atomic<uint64_t> refused_calls[151];
+const int N_REFUSED_NAMES = 133;
+std::atomic<uint64_t> refused_calls[133];
 }  // namespace kvgpu::guest
 
 EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
@@ -305,77 +287,59 @@ EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(
 EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(74); }
 EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(75); }
 EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(76); }
-EXPORT int cuLibraryGetManaged() { return kvgpu::guest::refuse(77); }
-EXPORT int cuMemAdvise() { return kvgpu::guest::refuse(78); }
-EXPORT int cuMemAdvise_v2() { return kvgpu::guest::refuse(79); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(80); }
-EXPORT int cuMemAllocManaged() { return kvgpu::guest::refuse(81); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(82); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(83); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(84); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync() { return kvgpu::guest::refuse(85); }
-EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(86); }
-EXPORT int cuMemDiscardBatchAsync() { return kvgpu::guest::refuse(87); }
-EXPORT int cuMemDiscardBatchAsync_ptsz() { return kvgpu::guest::refuse(88); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(89); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(90); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(91); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(92); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(93); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(94); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(95); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(96); }
-EXPORT int cuMemPrefetchAsync() { return kvgpu::guest::refuse(97); }
-EXPORT int cuMemPrefetchAsync_ptsz() { return kvgpu::guest::refuse(98); }
-EXPORT int cuMemPrefetchAsync_v2() { return kvgpu::guest::refuse(99); }
-EXPORT int cuMemPrefetchAsync_v2_ptsz() { return kvgpu::guest::refuse(100); }
-EXPORT int cuMemPrefetchBatchAsync() { return kvgpu::guest::refuse(101); }
-EXPORT int cuMemPrefetchBatchAsync_ptsz() { return kvgpu::guest::refuse(102); }
-EXPORT int cuMemRangeGetAttribute() { return kvgpu::guest::refuse(103); }
-EXPORT int cuMemRangeGetAttributes() { return kvgpu::guest::refuse(104); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(105); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(106); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(107); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(108); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(109); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(110); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(111); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(112); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(113); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(114); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(115); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(116); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(117); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(118); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(119); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(120); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(121); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(122); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(123); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(124); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(125); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(126); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(127); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(128); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(129); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(130); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(131); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(132); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(133); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(134); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(135); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(136); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(137); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(138); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(139); }
-EXPORT int cuStreamAttachMemAsync() { return kvgpu::guest::refuse(140); }
-EXPORT int cuStreamAttachMemAsync_ptsz() { return kvgpu::guest::refuse(141); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(142); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(143); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(144); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(145); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(146); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(147); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(148); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(149); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(150); }
+EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(77); }
+EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(78); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(79); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(80); }
+EXPORT int cuMemFree() { return kvgpu::guest::refuse(81); }
+EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(82); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(83); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(84); }
+EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(85); }
+EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(86); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(87); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(88); }
+EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(89); }
+EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(90); }
+EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(91); }
+EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(92); }
+EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(93); }
+EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(94); }
+EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(95); }
+EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(96); }
+EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(97); }
+EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(98); }
+EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(99); }
+EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(100); }
+EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(101); }
+EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(102); }
+EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(103); }
+EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(104); }
+EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(105); }
+EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(106); }
+EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(107); }
+EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(108); }
+EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(109); }
+EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(110); }
+EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(111); }
+EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(112); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(113); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(114); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(115); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(116); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(117); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(118); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(119); }
+EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(120); }
+EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(121); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(122); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(123); }
+EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(124); }
+EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(125); }
+EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(126); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(127); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(128); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(129); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(130); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(131); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(132); }

@@ -51,6 +51,7 @@ CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_free_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_get_info_v2(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_alloc_pitch_v2(Session& session, const Task& task, ReplyWriter& reply);
+CUresult library_get_managed(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_alloc_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_free_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mem_alloc_from_pool_async(Session& session, const Task& task, ReplyWriter& reply);

@@ -90,6 +90,8 @@ constexpr Row ROWS[] = {
     {wire::Op::cuMemGetInfo_v2, {"cuMemGetInfo_v2", Route::EXECUTE, false, &mem_get_info_v2, {}}},
     {wire::Op::cuMemAllocPitch_v2,
      {"cuMemAllocPitch_v2", Route::EXECUTE, false, &mem_alloc_pitch_v2, {}}},
+    {wire::Op::cuLibraryGetManaged,
+     {"cuLibraryGetManaged", Route::BLOCK, false, &library_get_managed, {}}},
     {wire::Op::cuMemAllocAsync, {"cuMemAllocAsync", Route::EXECUTE, false, &mem_alloc_async, {}}},
     {wire::Op::cuMemFreeAsync,
      {"cuMemFreeAsync", Route::ENQUEUE, true, &mem_free_async, OUT_OF_MEMORY}},

@@ -43,7 +43,11 @@ CUresult get_global(Session& session, const Task& task, ReplyWriter& reply, Get 
   if (const CUresult bad = get(&dptr, &bytes, module, name.c_str())) return bad;
   if (!session.is_in_window(dptr, bytes)) return CUDA_ERROR_NOT_SUPPORTED;
   session.add_device_range(dptr, {bytes, body.context});
-  reply.put(wire::Global{dptr, bytes});
+  unsigned is_managed = 0;
+  const CUresult asked =
+      session.driver->cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, dptr);
+  if (asked != CUDA_SUCCESS) return asked;
+  reply.put(wire::Global{dptr, bytes, is_managed});
   return CUDA_SUCCESS;
 }
 
@@ -120,6 +124,14 @@ CUresult library_get_global(Session& session, const Task& task, ReplyWriter& rep
       session, task, reply,
       [&](CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
         return session.driver->cuLibraryGetGlobal(dptr, bytes, library, name);
+      });
+}
+
+CUresult library_get_managed(Session& session, const Task& task, ReplyWriter& reply) {
+  return get_global<CUlibrary>(
+      session, task, reply,
+      [&](CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+        return session.driver->cuLibraryGetManaged(dptr, bytes, library, name);
       });
 }
 

@@ -142,6 +142,7 @@ struct GetGlobal {  // followed by the name
 struct Global {
   uint64_t dptr;
   uint64_t bytes;
+  uint64_t is_managed;
 };
 struct LibraryModule {
   Handle context;

@@ -235,6 +235,7 @@ enum class Op : uint16_t {
   cuCtxEnablePeerAccess = 485,
   cuCtxDisablePeerAccess = 486,
   cuMemcpyPeerAsync = 487,
+  cuLibraryGetManaged = 490,
   cuGraphConditionalHandleCreate = 540,
   cuDeviceGetDevResource = 541,
   cuDevSmResourceSplitByCount = 542,
@@ -420,6 +421,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuCtxEnablePeerAccess:
     case Op::cuCtxDisablePeerAccess:
     case Op::cuMemcpyPeerAsync:
+    case Op::cuLibraryGetManaged:
     case Op::cuGraphConditionalHandleCreate:
     case Op::cuDeviceGetDevResource:
     case Op::cuDevSmResourceSplitByCount:

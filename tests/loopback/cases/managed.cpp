@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Managed memory: one pointer for the host and all devices, and advice about it.
-#include <cstring>
+#include "managed.h"
 
-#include "virtual_memory.h"
+#include <cstring>
 
 namespace {
 
@@ -13,6 +13,7 @@ constexpr char MANAGED_VARIABLE[] = R"(
 .target sm_80
 .address_size 64
 .visible .global .attribute(.managed) .align 4 .u32 total = 40;
+.visible .global .attribute(.managed) .align 4 .u32 beside = 7;
 .visible .global .align 4 .u32 ordinary = 1;
 .visible .entry add_ordinary()
 {
@@ -25,17 +26,6 @@ constexpr char MANAGED_VARIABLE[] = R"(
 }
 )";
 
-struct Managed {
-  explicit Managed(size_t bytes, unsigned flags = CU_MEM_ATTACH_GLOBAL) {
-    CU(cuMemAllocManaged(&at, bytes, flags));
-  }
-  ~Managed() { cuMemFree(at); }
-  Managed(const Managed&) = delete;
-  Managed& operator=(const Managed&) = delete;
-  int* ints() const { return reinterpret_cast<int*>(at); }
-  CUdeviceptr at = 0;
-};
-
 template <class T>
 T range_attribute(CUmem_range_attribute which, CUdeviceptr at, size_t bytes) {
   T value{};
@@ -43,17 +33,13 @@ T range_attribute(CUmem_range_attribute which, CUdeviceptr at, size_t bytes) {
   return value;
 }
 
-bool is_concurrent(const Gpu& gpu) {
-  int concurrent = 0;
-  CU(cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, gpu.device));
-  if (!concurrent) MESSAGE("no concurrent access: nothing to be advised");
-  return concurrent != 0;
-}
-
 }  // namespace
 
-TEST_CASE("managed memory, beyond kvgpu: the host and kernels use one pointer") {
+TEST_CASE("managed memory: the host and kernels use one pointer") {
   const Gpu gpu;
+  int has_managed_memory = 0;
+  CU(cuDeviceGetAttribute(&has_managed_memory, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, gpu.device));
+  CHECK(has_managed_memory == 1);
   const Managed managed(BYTES);
   memset(managed.ints(), 0, BYTES);
   managed.ints()[3] = 5;
@@ -72,6 +58,9 @@ TEST_CASE("managed memory, beyond kvgpu: the host and kernels use one pointer") 
   CU(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at));
   CU(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
   CU(cuPointerGetAttribute(&of_device, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, at));
+  unsigned waits = 0;
+  CU(cuPointerGetAttribute(&waits, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
+  CHECK(waits == 1);
   CHECK(is_managed == 1);
   CHECK(type == CU_MEMORYTYPE_DEVICE);
   CHECK(of_device == at);
@@ -79,7 +68,7 @@ TEST_CASE("managed memory, beyond kvgpu: the host and kernels use one pointer") 
   CU_IS(cuMemAllocManaged(&at, 64, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("managed memory, beyond kvgpu: managed variables") {
+TEST_CASE("managed memory: managed variables") {
   const Gpu gpu;
   CUlibrary library = nullptr;
   CU(cuLibraryLoadData(&library, MANAGED_VARIABLE, nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -90,18 +79,26 @@ TEST_CASE("managed memory, beyond kvgpu: managed variables") {
   CU_IS(cuLibraryGetManaged(&ordinary, &bytes, library, "absent"), CUDA_ERROR_NOT_FOUND);
   CUkernel kernel = nullptr;
   CU(cuLibraryGetKernel(&kernel, library, "add_ordinary"));
+  CUcontext context = gpu.context;
+  CU(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, total));
+  CHECK(context == nullptr);
+  CU_IS(cuMemFree(total), CUDA_ERROR_INVALID_VALUE);
   CHECK(*reinterpret_cast<int*>(total) == 40);
   CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr,
                     nullptr));
   CU(cuCtxSynchronize());
   CHECK(*reinterpret_cast<int*>(total) == 41);
+  // On the same page, and looked up when the program has written there.
+  *reinterpret_cast<int*>(total) = 50;
+  CU(cuLibraryGetManaged(&ordinary, &bytes, library, "beside"));
+  CHECK(*reinterpret_cast<int*>(ordinary) == 7);
+  CHECK(*reinterpret_cast<int*>(total) == 50);
   CU(cuLibraryUnload(library));
 }
 
-TEST_CASE("managed memory, beyond kvgpu: advice is kept, for whole ranges") {
+TEST_CASE("managed memory: advice is kept, for whole ranges") {
   const Gpu gpu;
   const Managed managed(BYTES);
-  if (!is_concurrent(gpu)) return;
   const CUdeviceptr at = managed.at, half = at + BYTES / 2;
   const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device},
                       host = {CU_MEM_LOCATION_TYPE_HOST, 0};
@@ -133,15 +130,34 @@ TEST_CASE("managed memory, beyond kvgpu: advice is kept, for whole ranges") {
                             BYTES));
   CHECK(devices[0] == gpu.device);
   CHECK(devices[1] == CU_DEVICE_INVALID);
+  CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_ACCESSED_BY, host));
+  CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device));
+  CHECK(range_attribute<int>(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, at, BYTES) == CU_DEVICE_CPU);
+
+  const auto preferred_id = [&] {
+    return range_attribute<int>(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, at, BYTES);
+  };
+  const CUmemLocation node = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, none = {},
+                      absent = {CU_MEM_LOCATION_TYPE_DEVICE, 99};
+  CHECK(preferred_id() == CU_DEVICE_INVALID);
+  CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, node));
+  CHECK(preferred(at, BYTES) == CU_DEVICE_CPU);
+  CHECK(preferred_id() == CU_DEVICE_CPU);
+  CU_IS(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, absent),
+        CUDA_ERROR_INVALID_VALUE);
+  CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_READ_MOSTLY, absent));  // not looked at
+  CU_IS(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_READ_MOSTLY, none), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_ACCESSED_BY, node), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemAdvise(at, BYTES + 1, CU_MEM_ADVISE_SET_READ_MOSTLY, device),
+        CUDA_ERROR_INVALID_VALUE);
   const Ints ordinary(16);
   CU_IS(cuMemAdvise(ordinary.dptr, 64, CU_MEM_ADVISE_SET_READ_MOSTLY, device),
         CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("managed memory, beyond kvgpu: prefetches and discards, alone and in batches") {
+TEST_CASE("managed memory: prefetches and discards, alone and in batches") {
   const Gpu gpu;
   const Managed one(BYTES), other(BYTES);
-  if (!is_concurrent(gpu)) return;
   const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device},
                       host = {CU_MEM_LOCATION_TYPE_HOST, 0};
   const auto prefetched_to = [&](const Managed& managed) {

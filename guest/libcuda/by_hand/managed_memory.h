@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Managed memory: one pointer for the program and the GPU, whose driver has ordinary memory there.
+// Its pages move at the program's calls: up before work that may read them is given to a stream,
+// back when the program touches them (managed_pager.h) after all that work is done. To the program
+// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0, which is what makes that right.
+//
+// Lock order: mutex_, then what giving work to a stream takes; never a context's mutex.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "objects.h"
+#include "shadow_pages.h"
+
+namespace kvgpu::guest {
+
+class ManagedMemory {
+ public:
+  static ManagedMemory& get();
+
+  // Before memory of a context is added: makes the stream that moves its pages.
+  static CUresult prepare(Context& context);
+  static Stream* mover_of(const Context& context);
+  // Memory of cuMemAllocManaged at `begin`, whole pages of a device allocation at `allocated`, all
+  // zeroes. False: this process has no memory for it.
+  [[nodiscard]] bool add(Context& context, uint64_t begin, uint64_t bytes, uint64_t allocated,
+                         unsigned attach);
+  // A module's variable, which others may share pages with.
+  [[nodiscard]] bool add_variable(Context& context, wire::Handle module, uint64_t address,
+                                  uint64_t bytes);
+  // The driver's own address of what begins there; 0: nothing does.
+  uint64_t remove(uint64_t begin);
+  void forget_context(const Context& context);
+  void forget_module(wire::Handle module);
+
+  // Before work is given to the stream: what the program has of the memory that this work may touch
+  // goes to the GPU.
+  static CUresult before_work(const Stream& stream) {
+    return is_used() ? get().give(stream) : CUDA_SUCCESS;
+  }
+  // All of these bytes, wherever work runs.
+  CUresult give_range(uint64_t address, uint64_t bytes);
+  // After a host function, which may have written and behind which there may be work already.
+  void after_host_function();
+  static bool is_used() { return is_used_.load(std::memory_order_relaxed); }
+  // After the program has waited: small allocations, and those that it wants here, are accessible
+  // to system calls, too, where all work is done.
+  static void after_wait() {
+    if (is_used()) get().bring_back();
+  }
+  void want_here(uint64_t address, bool wanted);
+
+  void attach(uint64_t begin, unsigned flags, const Stream& stream);
+
+  // The program has touched this address. False: it is none of ours.
+  bool bring_back(uint64_t address, bool in_host_function);
+  // Can the address be ours? For signal handlers.
+  static bool may_hold(uint64_t address) {
+    return address >= lowest_.load(std::memory_order_relaxed) &&
+           address < highest_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct Part {
+    uint64_t bytes;
+    wire::Handle module = 0;
+  };
+  struct Area {
+    ShadowPages pages;
+    Context* context;
+    uint64_t allocated = 0;
+    unsigned attach = CU_MEM_ATTACH_GLOBAL;
+    wire::Handle stream = 0;  // which it is attached to
+    bool is_wanted_here = false;
+    std::map<uint64_t, Part> parts{};  // what in these pages is ours, by address
+  };
+  using Areas = std::map<uint64_t, Area>;  // by their first page
+
+  // Calls visit(begin, bytes) with what the parts have of [from, to).
+  template <typename Visit>
+  static CUresult each_part(const Area& area, uint64_t from, uint64_t to, Visit visit);
+
+  // Holding mutex_.
+  Area* find(uint64_t address);
+  Area* insert(uint64_t begin, uint64_t bytes, PageState state, Context& context);
+  void erase(Areas::iterator at);
+  static bool is_for(const Area& area, const Stream& stream);
+  CUresult move_to_gpu(const std::function<bool(const Area&)>& is_wanted);
+  static CUresult upload(Area& area, const BlockRun& run, Stream& mover);
+  static CUresult download(Area& area, uint64_t from, uint64_t to);
+  void fetch(Area& area, const BlockRun& run);
+
+  CUresult give(const Stream& stream);
+  void bring_back();
+  static void wait_for_stream(wire::Handle stream);
+
+  static inline std::atomic<bool> is_used_{false};
+  static inline std::atomic<uint64_t> lowest_{~0ull}, highest_{0};
+
+  std::mutex mutex_;
+  std::condition_variable may_give_;
+  bool is_held_ = false;  // work waits until a page has come back
+  uint64_t n_given_ = 0;  // times that work was given
+  Areas areas_;
+  std::set<uint64_t> here_;  // areas of which the program has something
+};
+
+}  // namespace kvgpu::guest
