@@ -70,15 +70,15 @@ def cut(rows: list[Row], n: int) -> list[list[Row]]:
     return [rows[at : at + n] for at in range(0, len(rows), n)]
 
 
-def batches(names: list[str]) -> list[list[Row]]:
-    """What one process does, for each process."""
+def batches(names: list[str], *, careful: bool = True) -> list[list[Row]]:
+    """What one process does, for each process; `careful`: a driver may crash."""
     alone = [name for name in names if name in ALONE]
     others = [name for name in names if name not in ALONE]
     rows = [(name, what) for name in others for what in (*STATES, *bad_arguments(name))]
     return [
         *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
         *cut([row for row in rows if not is_risky(row[1])], BATCH),
-        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH),
+        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH if careful else BATCH),
         [(name, BEFORE_INIT) for name in names if name != "cuInit"],
         *cut([(name, AFTER_FAULT) for name in others + alone], FAULT_BATCH),
     ]
