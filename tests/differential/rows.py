@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from pathlib import Path
 
 from differential.bad_arguments import RISKY, bad
+from differential.prototypes import ROOT, parameters, prototypes
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = "good"
 BEFORE_INIT = "before cuInit"
 AFTER_FAULT = "after a fault"
@@ -27,22 +26,6 @@ RISKY_BATCH = 10
 FAULT_BATCH = 130
 FEW = 10
 Row = tuple[str, str]
-
-
-@cache
-def prototypes() -> dict[str, list[tuple[str, str]]]:
-    found = {}
-    for line in (ROOT / "tests/data/prototypes.tsv").read_text().splitlines():
-        if not line.startswith("#"):
-            name, *parameters = line.split("\t")
-            pairs = [text.rpartition(" ") for text in parameters]
-            found[name] = [(what, kind) for kind, _, what in pairs]
-    return found
-
-
-def parameters(function: str) -> list[tuple[str, str]]:
-    """Name and type of each."""
-    return prototypes()[function]
 
 
 @cache

@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 
 import pytest
 from differential.differences import agree, differing, either, known, unexplained
-from differential.rows import functions, prototypes
+from differential.prototypes import prototypes
+from differential.rows import functions
 
 
 @pytest.mark.parametrize(
