@@ -228,7 +228,8 @@ def main() -> int:
         return compare(options)
     begun_s = time.monotonic()
     run = Run(os.environ, options.out / "native.tsv", options.limit_s)
-    print(said_of("native", run.all(batches(functions()), options.jobs), begun_s))
+    names = options.names or functions()
+    print(said_of("native", run.all(batches(names), options.jobs), begun_s))
     return 0
 
 
