@@ -3,7 +3,7 @@
 
 python -P tests/gpu/coverage.py [--cases]: on the software GPU, into tests/data/coverage.json: what
 the calls of errors.py reach (half a minute), or the cases, too (minutes). On a GPU: report.py takes
-it from $OUT of run.sh, errors/*.tsv (what native and remoted calls gave alike) and reached.tsv (what
+it from $OUT of run.sh, errors/*.tsv (what both sides gave alike) and reached.tsv (what
 the driver API cases called through kvgpu; natively they pass, too).
 """
 
