@@ -23,6 +23,7 @@ from differential.rows import functions
         ("hangs or 0", "1", True),
         ("0", "crashes", False),
         ("absent", "0", True),
+        ("absent", "crashes", False),
         ("not made: cuMemAlloc_v2=2", "2", True),
     ],
 )
