@@ -13,6 +13,7 @@ from differential.scene_base import (
     ACCESS,
     ARRAY,
     ARRAY_3D,
+    ASYNC_CALLBACK,
     CALLBACK,
     DESCRIPTOR,
     FLOAT,
@@ -63,11 +64,13 @@ HANDLES: dict[str, tuple[str, str, str]] = {
     "CUmemGenericAllocationHandle": ("physical", "event", "cuMemRelease"),
     "CUdevResourceDesc": ("resource_description", "event", ""),
     "CUlogsCallbackHandle": ("log_callback", "event", "cuLogsUnregisterCallback"),
+    "CUasyncCallbackHandle": ("async_callback", "event", ""),
 }
 FUNCTIONS = {
     "CUhostFn": HOST_FUNCTION,
     "CUstreamCallback": CALLBACK,
     "CUlogsCallback": LOG_CALLBACK,
+    "CUasyncCallback": ASYNC_CALLBACK,
 }
 
 
@@ -152,6 +155,7 @@ BY_TYPE: dict[str, Make] = {
     "CUdevice_attribute": lambda _: 1,
     "CUdevice_P2PAttribute": lambda _: 2,  # ACCESS_SUPPORTED
     "CUmem_advise": lambda _: 1,
+    "CUflushGPUDirectRDMAWritesScope": lambda _: 100,  # TO_OWNER
     "CUmem_range_attribute": lambda _: 1,
     "size_t": size(64),
     "CUDA_GRAPH_INSTANTIATE_PARAMS *": place(b""),

@@ -59,6 +59,9 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 LOG_CALLBACK = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
 )(lambda _data, _level, _message, _length: None)
+ASYNC_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+    lambda _info, _user, _handle: None
+)
 
 DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
 DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -252,6 +255,10 @@ class Base:
     @cached_property
     def log_callback(self) -> Any:
         return self.made("cuLogsRegisterCallback", LOG_CALLBACK, None, last=True)
+
+    @cached_property
+    def async_callback(self) -> Any:
+        return self.made("cuDeviceRegisterAsyncNotification", 0, ASYNC_CALLBACK, None, last=True)
 
     @cached_property
     def log_position(self) -> bytes:
