@@ -12,10 +12,11 @@ _HEAD = """\
 
 
 def prototypes_tsv(model: Model) -> str:
-    """Every name but the twins that cuda.h declares."""
+    """Every name that a header declares, but the twins."""
     text = _HEAD
     for name in sorted({*model.by_name, *model.api.refused}):
-        function = model.functions.get(name)
+        row = model.by_name.get(name)
+        function = row.function if row else model.functions.get(name)
         if function is not None:
             text += "\t".join([name, *(f"{p.type} {p.name}" for p in function.params)]) + "\n"
     return text

@@ -13,6 +13,7 @@ from differential.scene_base import (
     ACCESS,
     ARRAY,
     ARRAY_3D,
+    ASYNC_CALLBACK,
     CALLBACK,
     DESCRIPTOR,
     FLOAT,
@@ -22,6 +23,8 @@ from differential.scene_base import (
     LAUNCH_CONFIG,
     LOCATION,
     LOG_CALLBACK,
+    OLD_ARRAY,
+    OLD_ARRAY_3D,
     PHYSICAL,
     POOL,
     SM_RESOURCE,
@@ -61,11 +64,13 @@ HANDLES: dict[str, tuple[str, str, str]] = {
     "CUmemGenericAllocationHandle": ("physical", "event", "cuMemRelease"),
     "CUdevResourceDesc": ("resource_description", "event", ""),
     "CUlogsCallbackHandle": ("log_callback", "event", "cuLogsUnregisterCallback"),
+    "CUasyncCallbackHandle": ("async_callback", "event", ""),
 }
 FUNCTIONS = {
     "CUhostFn": HOST_FUNCTION,
     "CUstreamCallback": CALLBACK,
     "CUlogsCallback": LOG_CALLBACK,
+    "CUasyncCallback": ASYNC_CALLBACK,
 }
 
 
@@ -99,6 +104,10 @@ BY_TYPE: dict[str, Make] = {
     "CUoccupancyB2DSize": lambda _: None,
     "CUdeviceptr": lambda s: s.memory,
     "CUdeviceptr_v1": lambda s: s.old_memory.value,
+    "const CUDA_MEMCPY2D_v1 *": lambda s: buffer(s.old_copy_2d()),
+    "const CUDA_MEMCPY3D_v1 *": lambda s: buffer(s.old_copy_3d()),
+    "const CUDA_ARRAY_DESCRIPTOR_v1 *": place(OLD_ARRAY),
+    "const CUDA_ARRAY3D_DESCRIPTOR_v1 *": place(OLD_ARRAY_3D),
     "CUgraphNodeParams *": lambda s: buffer(s.any_node()),
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: buffer(s.kernel_params()),
     "const CUDA_KERNEL_NODE_PARAMS_v1 *": lambda s: buffer(s.kernel_params()),
@@ -146,6 +155,7 @@ BY_TYPE: dict[str, Make] = {
     "CUdevice_attribute": lambda _: 1,
     "CUdevice_P2PAttribute": lambda _: 2,  # ACCESS_SUPPORTED
     "CUmem_advise": lambda _: 1,
+    "CUflushGPUDirectRDMAWritesScope": lambda _: 100,  # TO_OWNER
     "CUmem_range_attribute": lambda _: 1,
     "size_t": size(64),
     "CUDA_GRAPH_INSTANTIATE_PARAMS *": place(b""),
@@ -371,6 +381,8 @@ BEFORE: dict[str, Callable[[Scene], Any]] = {
 def good(function: str, name: str, kind: str) -> Make:
     """Return what makes an argument that works; places for results are memory full of zeros."""
     found = SPECIAL.get((function, name)) or BY_NAME.get(name) or BY_TYPE.get(kind)
+    if kind == "CUdeviceptr_v1":
+        found = BY_TYPE[kind]
     if found and not (kind.endswith("_out") or name.endswith("_out")):
         make = found
     elif kind.endswith("*"):

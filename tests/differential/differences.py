@@ -57,8 +57,10 @@ def differing(native: Results, remoted: Results) -> dict[str, tuple[str, str]]:
 
 def agree(name: str, mine: str, yours: str) -> bool:
     possible = mine.split(" or ")
-    if yours in possible or UNDEFINED & set(possible) or mine.startswith(IMPOSSIBLE):
+    if yours in possible or UNDEFINED & set(possible):
         return True
+    if mine.startswith(IMPOSSIBLE):
+        return yours not in UNDEFINED
     return name in refused() and yours.split()[0] != "0"
 
 

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from differential.arguments import BEFORE, good
 from differential.bad_arguments import bad
-from differential.rows import AFTER_FAULT, BEFORE_INIT, CAPTURING, OTHER_CAPTURES, parameters
+from differential.prototypes import parameters
+from differential.rows import AFTER_FAULT, BEFORE_INIT, CAPTURING, OTHER_CAPTURES
 from differential.scene import Scene
 from differential.scene_base import SceneError, buffer
 

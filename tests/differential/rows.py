@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from pathlib import Path
 
 from differential.bad_arguments import RISKY, bad
+from differential.prototypes import ROOT, parameters, prototypes
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = "good"
 BEFORE_INIT = "before cuInit"
 AFTER_FAULT = "after a fault"
@@ -27,22 +26,6 @@ RISKY_BATCH = 10
 FAULT_BATCH = 130
 FEW = 10
 Row = tuple[str, str]
-
-
-@cache
-def prototypes() -> dict[str, list[tuple[str, str]]]:
-    found = {}
-    for line in (ROOT / "tests/data/prototypes.tsv").read_text().splitlines():
-        if not line.startswith("#"):
-            name, *parameters = line.split("\t")
-            pairs = [text.rpartition(" ") for text in parameters]
-            found[name] = [(what, kind) for kind, _, what in pairs]
-    return found
-
-
-def parameters(function: str) -> list[tuple[str, str]]:
-    """Name and type of each."""
-    return prototypes()[function]
 
 
 @cache
@@ -70,15 +53,15 @@ def cut(rows: list[Row], n: int) -> list[list[Row]]:
     return [rows[at : at + n] for at in range(0, len(rows), n)]
 
 
-def batches(names: list[str]) -> list[list[Row]]:
-    """What one process does, for each process."""
+def batches(names: list[str], *, careful: bool = True) -> list[list[Row]]:
+    """What one process does, for each process; `careful`: a driver may crash."""
     alone = [name for name in names if name in ALONE]
     others = [name for name in names if name not in ALONE]
     rows = [(name, what) for name in others for what in (*STATES, *bad_arguments(name))]
     return [
         *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
         *cut([row for row in rows if not is_risky(row[1])], BATCH),
-        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH),
+        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH if careful else BATCH),
         [(name, BEFORE_INIT) for name in names if name != "cuInit"],
         *cut([(name, AFTER_FAULT) for name in others + alone], FAULT_BATCH),
     ]

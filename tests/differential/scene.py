@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from differential.prototypes import is_old
 from differential.scene_base import (
     ARRAY_3D,
     DEVICE_MEMORY,
@@ -18,6 +19,7 @@ from differential.scene_base import (
     MEM_OP,
     MEMSET,
     MEMSET_NODE,
+    OLD_ARRAY,
     PLANES,
     POOL,
     TEXTURE,
@@ -39,6 +41,8 @@ class Scene(Base):
             out = ctypes.c_uint64()
             if self.cuda.cuArray3DCreate_v2(ctypes.byref(out), buffer(PLANES)) == 0:
                 return out
+        if is_old(self.for_function):
+            return self.made("cuArrayCreate", buffer(OLD_ARRAY))
         return self.made("cuArray3DCreate_v2", buffer(ARRAY_3D))
 
     @cached_property
@@ -88,6 +92,18 @@ class Scene(Base):
         source = (0, 0, 0, 0, DEVICE_MEMORY, 0, self.other_memory.value, 0, 0, 64, 1)
         target = (0, 0, 0, 0, DEVICE_MEMORY, 0, self.memory.value, 0, 0, 64, 1)
         return struct.pack("<" + "4QI4x6Q" * 2 + "3Q", *source, *target, 64, 1, 1)
+
+    def old_copy_2d(self) -> bytes:
+        place = self.old_memory.value
+        source = (0, 0, DEVICE_MEMORY, 0, place, 0, 64)
+        target = (0, 0, DEVICE_MEMORY, 0, place + 4096, 0, 64)
+        return struct.pack("<3I4xQI4xQI3IQI4xQI2I", *source, *target, 64, 1)
+
+    def old_copy_3d(self) -> bytes:
+        place = self.old_memory.value
+        source = (0, 0, 0, 0, DEVICE_MEMORY, 0, place, 0, 0, 64, 1)
+        target = (0, 0, 0, 0, DEVICE_MEMORY, 0, place + 4096, 0, 0, 64, 1)
+        return struct.pack("<" + "5I4xQI4xQQ2I" * 2 + "3I", *source, *target, 64, 1, 1)
 
     def copy_3d_peer(self) -> bytes:
         """Alike, with the contexts where CUDA_MEMCPY3D reserves words."""

@@ -13,6 +13,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from differential.prototypes import is_old
+
 KERNELS = b""".version 7.0
 .target sm_52
 .address_size 64
@@ -57,6 +59,9 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 LOG_CALLBACK = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
 )(lambda _data, _level, _message, _length: None)
+ASYNC_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+    lambda _info, _user, _handle: None
+)
 
 DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
 DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -73,6 +78,8 @@ WRITE_VALUE_32 = 2
 LAUNCH_CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, count
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
 ARRAY = struct.pack("<QQII", 16, 16, FLOAT, 1)
+OLD_ARRAY = struct.pack("<4I", 16, 16, FLOAT, 1)
+OLD_ARRAY_3D = struct.pack("<6I", 16, 16, 0, FLOAT, 1, 0)
 SURFACE_LDST = 2
 ARRAY_3D = struct.pack("<QQQIII4x", 16, 16, 0, FLOAT, 1, SURFACE_LDST)
 PLANES = struct.pack("<QQQIII4x", 16, 16, 0, 0xB0, 3, 0)  # NV12
@@ -131,6 +138,8 @@ class Base:
         self.forget_contexts()
         self.context = self.primary = self.retained()
         self.must("cuCtxSetCurrent", self.primary)
+        if is_old(function):
+            self.context = self.made("cuCtxCreate", 0, 0)
 
     def must(self, name: str, *arguments: Any) -> None:
         code = getattr(self.cuda, name)(*arguments)
@@ -248,6 +257,10 @@ class Base:
         return self.made("cuLogsRegisterCallback", LOG_CALLBACK, None, last=True)
 
     @cached_property
+    def async_callback(self) -> Any:
+        return self.made("cuDeviceRegisterAsyncNotification", 0, ASYNC_CALLBACK, None, last=True)
+
+    @cached_property
     def log_position(self) -> bytes:
         return struct.pack("<I", self.made("cuLogsCurrent", 0).value)
 
@@ -277,7 +290,7 @@ class Base:
     @cached_property
     def old_memory(self) -> Any:
         """As CUDA before 3.2 had it, with an address of 32 bits."""
-        return self.made("cuMemAlloc", 4096)
+        return self.made("cuMemAlloc", 1 << 20)
 
     @cached_property
     def managed(self) -> Any:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which entry points differential tests reach, with success and with an error.
 
-python -P tests/gpu/coverage.py: on the software GPU, into tests/data/coverage.json (some minutes).
-On a GPU: tests/gpu/report.py takes it from $OUT of tests/gpu/run.sh, errors/*.tsv (what native and
-remoted calls gave alike) and reached.tsv (what the driver API cases called through kvgpu; natively
-they pass, too).
+python -P tests/gpu/coverage.py [--cases]: on the software GPU, into tests/data/coverage.json: what
+the calls of errors.py reach (half a minute), or the cases, too (minutes). On a GPU: report.py takes
+it from $OUT of run.sh, errors/*.tsv (what both sides gave alike) and reached.tsv (what
+the driver API cases called through kvgpu; natively they pass, too).
 """
 
 from __future__ import annotations
@@ -87,12 +87,16 @@ def text_of(recorded: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(runs) + "\n}\n"
 
 
-def run_software(folder: Path) -> None:
-    """Run both parts with the software GPU; some entry points need two devices."""
+def run_errors(folder: Path) -> None:
+    """Run part errors with the software GPU; some entry points need two devices."""
     errors = ROOT / "tests/differential/errors.py"
     command = [sys.executable, "-P", str(errors), "--out", str(folder / "errors")]
     two = {**os.environ, "KVGPU_SOFTWARE_GPU_DEVICES": "2"}
     subprocess.run(command, env=two, check=False)  # what differs is for its own test
+
+
+def run_cases(folder: Path) -> None:
+    """Likewise the cases."""
     with loopback() as host:
         for number, case in enumerate(case_names()):
             trace = folder / f"trace.{number}"
@@ -108,7 +112,9 @@ def main() -> int:
     head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
-        run_software(Path(folder))
+        run_errors(Path(folder))
+        if "--cases" in sys.argv:
+            run_cases(Path(folder))
         print(f"coverage: {merge(Path(folder), SOFTWARE, commit)} entry points reached")
     return 0
 

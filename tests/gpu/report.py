@@ -2,8 +2,8 @@
 """Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
 
 python report.py FOLDER...: each is the $OUT of a run, or holds several of them. Writes
-tests/data/workloads.json and coverage.json, from which `make gen` makes tables; a row that no
-folder has stays.
+tests/data/workloads.json and coverage.json, from which `make gen` makes tables (a row that no
+folder has stays), and recorded/bad_calls.tsv, to which CI holds kvgpu.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from gpu import coverage  # noqa: E402  (needs the path)
 
 RECORDED = ROOT / "tests/data/workloads.json"
+BAD_CALLS = ROOT / "tests/data/recorded/bad_calls.tsv"
 PROGRAMS = {"libraries": "C++ on {}", "runtimes": "{}", "programs": "program `{}`"}
 
 
@@ -77,8 +78,11 @@ def program_rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def merge_coverage(folder: Path, commit: str) -> int:
-    """Entry points that the run below a folder has reached."""
+    """Take over what the runs below a folder have reached, and what native bad calls gave."""
     runs = [path.parent for path in folder.rglob("gpu.txt")]
+    for run in runs:
+        for native in run.glob("errors/native.tsv"):
+            BAD_CALLS.write_text(f"# {gpu_of(run)}\n{native.read_text()}")
     return sum(coverage.merge(run, gpu_of(run), commit) for run in runs)
 
 

@@ -162,7 +162,6 @@ part_host() { "$python" -P tests/gpu/host.py; }
 
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
-# tests/data/recorded/bad_calls.tsv is $OUT/errors/native.tsv of such a run.
 part_errors() {
   "$python" -P tests/differential/errors.py --driver nvidia --out "$out/errors"
 }

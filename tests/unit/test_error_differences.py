@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the comparison of bad calls takes for the same, and which differences it knows."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+from differential.differences import agree, differing, either, known, unexplained
+from differential.prototypes import prototypes
+from differential.rows import functions
+
+
+@pytest.mark.parametrize(
+    ("native", "remoted", "same"),
+    [
+        ("0", "0", True),
+        ("1", "0", False),
+        ("0", "1", False),
+        ("900 end 901", "900 end 0", False),
+        ("0 or 400", "400", True),
+        ("crashes", "1", True),
+        ("hangs or 0", "1", True),
+        ("0", "crashes", False),
+        ("absent", "0", True),
+        ("absent", "crashes", False),
+        ("not made: cuMemAlloc_v2=2", "2", True),
+    ],
+)
+def test_same_result_agrees(native: str, remoted: str, same: bool) -> None:
+    assert agree("cuMemAlloc_v2", native, remoted) == same
+
+
+def test_refused_call_may_fail_but_not_succeed() -> None:
+    assert agree("cuGraphicsMapResources", "1", "801")
+    assert not agree("cuGraphicsMapResources", "1", "0")
+
+
+def test_call_that_one_side_has_not_made_is_no_difference() -> None:
+    assert differing({}, {"cuInit": {"good": "0"}}) == {}
+
+
+def test_recorded_result_is_as_good() -> None:
+    native = {"cuInit": {"good": "0", "Flags=huge": "absent", "again": "1"}}
+    recorded = {"cuInit": {"good": "1", "Flags=huge": "1"}}
+    assert either(native, recorded) == {
+        "cuInit": {"good": "0 or 1", "Flags=huge": "1", "again": "1"}
+    }
+
+
+def test_unknown_difference_is_unexplained() -> None:
+    found = unexplained({"cuInit": {"good": "0"}}, {"cuInit": {"good": "1"}}, software=False)
+    assert found == {"cuInit: good": ("0", "1")}
+
+
+def test_known_differences_name_entry_points() -> None:
+    assert len(functions()) > 450
+    for name, reason in known().items():
+        assert len(reason.reason) > 20, name
+        for row in reason.rows:
+            pattern = row.partition(":")[0] if ":" in row else row
+            assert any(fnmatchcase(entry, pattern) for entry in prototypes()) or "=" in pattern, row
