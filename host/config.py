@@ -28,6 +28,7 @@ from kvgpu.host.confinement import Jails
 from kvgpu.host.errors import ConfigError
 from kvgpu.host.ivshmem.placement import HugePages
 from kvgpu.host.ivshmem.region import Ownership
+from kvgpu.host.shared_folders import SharedFolders
 from kvgpu.host.units import parse_size
 from kvgpu.host.worker_cgroup import WorkerCgroups
 from kvgpu.host.worker_uids import WorkerUids
@@ -154,7 +155,8 @@ def make_jails(config: HostConfig) -> Jails | None:
     uids = WorkerUids(_parse_uids(config.worker_uids), paths.RUNTIME_DIR / "worker-uids.lock")
     memory_bytes = parse_size(config.worker_memory)
     cgroups = WorkerCgroups(config.worker_cgroup, memory_bytes, config.worker_tasks)
-    return Jails(_worker_gid(config.worker_group), uids, cgroups, config.worker_tasks)
+    folders = SharedFolders(paths.RUNTIME_DIR / "worker-shm")
+    return Jails(_worker_gid(config.worker_group), uids, cgroups, folders, config.worker_tasks)
 
 
 def _parse_uids(text: str) -> range:

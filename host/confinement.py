@@ -6,16 +6,11 @@ The worker itself does the rest before it reads a byte of its guest (host/worker
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvgpu.host.shared_folders import SharedFolders
 from kvgpu.host.worker_cgroup import WorkerCgroups
-from kvgpu.host.worker_uids import WorkerUids
-
-_CLONE_NEWPID = 0x2000_0000
+from kvgpu.host.worker_uids import WorkerUids, end_processes
 
 
 class Confinement:
@@ -27,21 +22,20 @@ class Confinement:
         """Return what the worker's command line says of it."""
         return ["--no-jail"]
 
-    def namespaces(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the worker is to be spawned."""
-        return contextlib.nullcontext()
-
     def enter(self, pid: int) -> None:
         """Confine the worker that has just been spawned. Raises OSError."""
 
     def allow_memory(self, shared_bytes: int) -> None:
         """Allow the pages of a region of so many bytes. Raises OSError."""
 
+    def share(self, owner: str) -> None:
+        """Let the worker's driver meet those of the owner's other workers. Raises OSError."""
+
     def ran_out_of_memory(self) -> bool:
         return False
 
     def release(self) -> None:
-        """Give back what is taken up by it: nothing of the worker may be left."""
+        """End what the worker has started and left, and give back what is taken up by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +45,7 @@ class Jails:
     gid: int
     uids: WorkerUids
     cgroups: WorkerCgroups
+    folders: SharedFolders
     n_tasks: int
 
     def make(self, shared_bytes: int) -> Confinement:
@@ -74,10 +69,8 @@ class _Jail(Confinement):
         return [
             *("--uid", str(self.uid), "--gid", str(jails.gid)),
             *("--max-tasks", str(jails.n_tasks)),
+            *("--shm", str(jails.folders.link(self.uid))),
         ]
-
-    def namespaces(self) -> contextlib.AbstractContextManager[None]:
-        return _new_pid_namespace()
 
     def enter(self, pid: int) -> None:
         self._jails.cgroups.enter(self.uid, pid, self._shared_bytes)
@@ -85,33 +78,14 @@ class _Jail(Confinement):
     def allow_memory(self, shared_bytes: int) -> None:
         self._jails.cgroups.allow_memory(self.uid, shared_bytes)
 
+    def share(self, owner: str) -> None:
+        self._jails.folders.lead(self.uid, owner)
+
     def ran_out_of_memory(self) -> bool:
         return self._jails.cgroups.ran_out_of_memory(self.uid)
 
     def release(self) -> None:
+        end_processes(self.uid)
+        self._jails.folders.remove(self.uid)
         self._jails.cgroups.remove(self.uid)
         self._jails.uids.give_back(self.uid)
-
-
-@contextlib.contextmanager
-def _new_pid_namespace() -> Iterator[None]:
-    """Make the process that this thread spawns within the first one of a new pid namespace.
-
-    When it ends, the kernel ends all that it has started. Raises OSError.
-    """
-    home = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _libc("unshare", _CLONE_NEWPID)
-        try:
-            yield
-        finally:
-            _libc("setns", home, _CLONE_NEWPID)
-    finally:
-        os.close(home)
-
-
-def _libc(function: str, *arguments: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, function)(*arguments) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{function} for a pid namespace: {os.strerror(error)}")

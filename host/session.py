@@ -122,6 +122,7 @@ class Session:
             kick_fd = self._take_doorbell()
             # Made only now: from here on start_worker() sees to its release.
             confinement = settings.confinement(self.region.size_bytes)
+            confinement.share("/".join(self.scope))
             handle = start_worker(command, self.region.fd, self.log, extra, confinement, kick_fd)
         self.worker = WorkerProcess(handle, settings.grace_s, self._on_worker_request)
 
@@ -129,6 +130,7 @@ class Session:
         """Take a worker that waits for a session. Raises OSError."""
         self.worker = prestarted.process
         self.worker.confinement.allow_memory(self.region.size_bytes)
+        self.worker.confinement.share("/".join(self.scope))
         kick_fd = self._take_doorbell()
         if kick_fd is not None:
             self.worker.replace_kick_fd(kick_fd)

@@ -223,9 +223,8 @@ def start_worker(
             fds = [theirs.fileno(), kick_fd, kick_fd, kick_fd]
             if region_fd is not None:
                 fds = [theirs.fileno(), region_fd, kick_fd, *([extra.fileno()] if extra else [])]
-            with confinement.namespaces():
-                pid = _spawn([*command, *confinement.options()], fds, log_path)
-                undo.callback(_kill_and_wait, pid)
+            pid = _spawn([*command, *confinement.options()], fds, log_path)
+            undo.callback(_kill_and_wait, pid)
         confinement.enter(pid)
         pidfd = os.pidfd_open(pid)
         undo.pop_all()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import subprocess
 from pathlib import Path
 
 from kvgpu.host.errors import KvgpuError
@@ -74,3 +75,9 @@ def has_processes(uid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def end_processes(uid: int) -> None:
+    """Kill all processes of a uid that is a worker's: in one go, so that none can fork away."""
+    if has_processes(uid):
+        subprocess.run(["/bin/sh", "-c", "kill -s KILL -- -1"], user=uid, check=False)

@@ -91,15 +91,55 @@ bool show_devices(std::string* error) {
   return true;
 }
 
-// kvgpud has made us the first process of a pid namespace: there /proc must be that namespace's,
-// or cuInit answers 304 (libcuda does not find itself). An earlier kvgpud has not.
+// Not a pid namespace of our own: to CUDA's IPC two first processes would be one. There must be a
+// /proc that knows us by the number that getpid says, or cuInit answers 304 (libcuda does not find
+// itself); of others it shows nothing. Linux 5.8: before, the option is not this mount's alone.
 bool show_processes(std::string* error) {
-  if (getpid() != 1) return show("/proc", false, true, error);
   const std::string target = std::string(NEW_ROOT) + "/proc";
   constexpr unsigned long FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC;
   if (mkdir(target.c_str(), 0555) != 0 ||
-      mount("proc", target.c_str(), "proc", FLAGS, nullptr) != 0) {
+      mount("proc", target.c_str(), "proc", FLAGS, "hidepid=2") != 0) {
     return fail(error, "mount /proc");
+  }
+  return true;
+}
+
+// A folder of the old root that may lie under NEW_ROOT, in a test: open, it stays within reach when
+// a mount has covered it.
+class Folder {
+ public:
+  explicit Folder(const fs::path& path)
+      : fd_(path.is_absolute() ? open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1) {}
+  ~Folder() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  bool is_open() const { return fd_ >= 0; }
+  // Makes it visible in the new root, with all that is mounted below.
+  [[nodiscard]] bool show(const fs::path& target, std::string* error) const {
+    std::error_code ignored;
+    fs::create_directories(target, ignored);
+    const std::string source = "/proc/self/fd/" + std::to_string(fd_);
+    return mount(source.c_str(), target.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0 ||
+           fail(error, "bind " + target.string());
+  }
+
+ private:
+  const int fd_;
+};
+
+// The one place where a worker can write (host/shared_folders.py).
+bool show_shared_memory(const Folder& folder, const fs::path& link, std::string* error) {
+  if (!folder.is_open()) return true;
+  const fs::path target = std::string(NEW_ROOT) + "/shm";
+  if (!folder.show(target, error)) return false;
+  mount_attr attributes{};
+  attributes.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+  if (mount_setattr(AT_FDCWD, target.c_str(), AT_RECURSIVE, &attributes, sizeof attributes) != 0 ||
+      symlink(("../shm/" + link.filename().string()).c_str(),
+              (std::string(NEW_ROOT) + "/dev/shm").c_str()) != 0) {
+    return fail(error, "show /dev/shm");
   }
   return true;
 }
@@ -108,10 +148,9 @@ bool change_root(const JailConfig& config, std::string* error) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     return fail(error, "make mounts private");
   }
-  // The driver's folder may lie under NEW_ROOT in a test: a bind mount made first keeps it
-  // reachable by this descriptor.
-  const fs::path driver_folder = fs::path(config.driver_path).parent_path();
-  const int driver_fd = open(driver_folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const fs::path driver_path = fs::path(config.driver_path).parent_path();
+  const fs::path shm_path = config.shm_path;
+  const Folder driver(driver_path), shm(shm_path.parent_path());
   if (mount("kvgpu", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m") != 0) {
     return fail(error, "mount a root");
   }
@@ -120,16 +159,10 @@ bool change_root(const JailConfig& config, std::string* error) {
   }
   if (!show("/sys", true, false, error)) return false;
   if (!show_processes(error) || !show_devices(error)) return false;
-  if (driver_fd >= 0 && driver_folder.is_absolute()) {
-    const fs::path target = NEW_ROOT + driver_folder.string();
-    std::error_code ignored;
-    fs::create_directories(target, ignored);
-    const std::string source = "/proc/self/fd/" + std::to_string(driver_fd);
-    if (mount(source.c_str(), target.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
-      return fail(error, "bind " + driver_folder.string());
-    }
-    close(driver_fd);
-    if (!make_read_only(target, error)) return false;
+  if (!show_shared_memory(shm, shm_path, error)) return false;
+  if (driver.is_open()) {
+    const fs::path target = NEW_ROOT + driver_path.string();
+    if (!driver.show(target, error) || !make_read_only(target, error)) return false;
   }
   if (chdir(NEW_ROOT) != 0 || syscall(SYS_pivot_root, ".", ".") != 0 ||
       umount2(".", MNT_DETACH) != 0 || chdir("/") != 0) {
@@ -185,6 +218,9 @@ bool enter_jail(const JailConfig& config, std::string* error) {
       setresuid(config.uid, config.uid, config.uid) != 0) {
     return fail(error, "change the user to " + std::to_string(config.uid));
   }
+  // NVIDIA's driver says itself who may open what it leaves in /dev/shm: workers of one owner have
+  // several users.
+  umask(0);
   return drop_capabilities(error);
 }
 

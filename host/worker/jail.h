@@ -14,6 +14,7 @@ struct JailConfig {
   gid_t gid;
   uint64_t max_tasks;       // of the uid: processes and threads; 0: as many as kvgpud
   std::string driver_path;  // its folder stays visible, read-only
+  std::string shm_path;     // what /dev/shm leads to, once there is something; empty: nothing
 };
 
 inline constexpr uint64_t MAX_DESCRIPTORS = 8192;
@@ -21,8 +22,8 @@ inline constexpr uint64_t MAX_DESCRIPTORS = 8192;
 inline constexpr uint64_t MAX_FILE_BYTES = 256ull << 20;
 
 // New mount, network and IPC namespaces; a root with nothing but system libraries, /proc, /sys and
-// the device nodes that libcuda needs; no capabilities; another uid. Needs root, and expects to be
-// the first process of a pid namespace. False: `error` says which step failed.
+// the device nodes that libcuda needs; no capabilities; another uid. Needs root. False: `error`
+// says which step failed.
 [[nodiscard]] bool enter_jail(const JailConfig& config, std::string* error);
 
 // The part that needs no root: no new privileges, no core files, limits, and no descriptors above

@@ -42,10 +42,10 @@ struct Options {
   std::fprintf(stderr,
                "usage: kvgpu-worker --inventory|--telemetry --driver PATH\n"
                "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
-               "--driver PATH [--devices 0,1] [--uid N --gid N [--max-tasks N] | "
-               "--no-jail] [--away-s N | --stream]\n"
+               "--driver PATH [--devices 0,1] [--uid N --gid N [--max-tasks N] "
+               "[--shm PATH] | --no-jail] [--away-s N | --stream]\n"
                "       kvgpu-worker --prestart --window 0xW --driver PATH [--devices 0,1] "
-               "[--uid N --gid N [--max-tasks N] | --no-jail]\n"
+               "[--uid N --gid N [--max-tasks N] [--shm PATH] | --no-jail]\n"
                "kvgpud starts workers; by hand only --inventory is of use.\n");
   std::exit(2);
 }
@@ -73,7 +73,8 @@ Options parse(int argc, char** argv) {
     STREAM,
     INVENTORY,
     TELEMETRY,
-    PRESTART
+    PRESTART,
+    SHM
   };
   const option known[] = {{"session", 1, nullptr, SESSION},
                           {"region-bytes", 1, nullptr, REGION},
@@ -90,6 +91,7 @@ Options parse(int argc, char** argv) {
                           {"inventory", 0, nullptr, INVENTORY},
                           {"telemetry", 0, nullptr, TELEMETRY},
                           {"prestart", 0, nullptr, PRESTART},
+                          {"shm", 1, nullptr, SHM},
                           {nullptr, 0, nullptr, 0}};
   Options options;
   options.session.region_fd = REGION_FD;
@@ -122,6 +124,9 @@ Options parse(int argc, char** argv) {
         break;
       case MAX_TASKS:
         options.jail.max_tasks = number(optarg);
+        break;
+      case SHM:
+        options.jail.shm_path = optarg;
         break;
       case NO_JAIL:
         options.no_jail = true;

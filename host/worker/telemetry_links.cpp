@@ -70,8 +70,9 @@ std::string TelemetryLinks::links(nvmlDevice_t device) const {
                    &remote) == NVML_SUCCESS) {
       remote_uuid = uuid(remote);
     }
-    text += separator + "[" + std::to_string(link) + ", " + number(facts) + ", \"" + remote_uuid +
-            "\"]";
+    text += separator;
+    text += "[" + std::to_string(link) + ", " + number(facts) + ", \"";
+    text += remote_uuid + "\"]";
     separator = ", ";
   }
   return text;

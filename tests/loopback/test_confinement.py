@@ -17,6 +17,7 @@ from framework.life import sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
 from framework.waiting import eventually
 
+from kvgpu.host import paths
 from kvgpu.host.worker_uids import has_processes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
@@ -85,15 +86,33 @@ def test_what_a_worker_has_started_ends_with_it(host: Loopback) -> None:
     program = start_steady(host, 60)
     try:
         (worker,) = set(host.worker_pids()) - before
-        inside = ["nsenter", f"--target={worker}", "--pid", "sleep", "60"]
-        with subprocess.Popen(inside) as child:
-            children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-            assert eventually(lambda: children.read_text() != "")
+        uid = confinement.uid(worker)
+        with subprocess.Popen(["sleep", "60"], user=uid, start_new_session=True) as left:
             os.kill(worker, signal.SIGKILL)
-            child.wait(10)  # the process in the namespace was killed, too
-            assert child.returncode != 0
+            assert left.wait(10) == -signal.SIGKILL
     finally:
         program.communicate(timeout=20)
+
+
+def test_workers_of_one_user_meet_in_a_folder(host: Loopback) -> None:
+    before = set(host.worker_pids())
+    programs = [start_steady(host, 60) for _ in range(2)]
+    shm = paths.RUNTIME_DIR / "worker-shm"
+    pids = sorted(set(host.worker_pids()) - before)
+    try:
+        links = [Path(os.readlink(f"/proc/{pid}/root/dev/shm")).name for pid in pids]
+        (folder,) = {os.readlink(shm / link) for link in links}
+        file = shm / folder / "cuda.shm.kvgpu-test"  # by one worker, for the other
+        uids = [confinement.uid(pid) for pid in pids]
+        as_user(uids[0], f"os.umask(0); open({str(file)!r}, 'w').write('here')")
+        assert as_user(uids[1], f"print(open({str(file)!r}).read())") == "here\n"
+        assert "Permission denied" in as_user(uids[1], f"os.listdir({str(shm)!r})")
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate(timeout=20)
+    assert eventually(lambda: set(host.worker_pids()) == before)
+    assert not file.exists()
 
 
 def test_uid_of_an_adopted_worker_is_not_given_again() -> None:

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kvgpu.host import confinement
 from kvgpu.host.config import HostConfig
 from kvgpu.host.confinement import Jails
 from kvgpu.host.errors import KvgpuError
+from kvgpu.host.shared_folders import SharedFolders
 from kvgpu.host.units import GIB
 from kvgpu.host.worker_cgroup import WorkerCgroups
-from kvgpu.host.worker_uids import WorkerUids, has_processes
+from kvgpu.host.worker_uids import WorkerUids, end_processes, has_processes
 
 UIDS = range(2147300000, 2147300003)
 FIRST, SECOND, THIRD = UIDS
@@ -114,22 +115,42 @@ def test_group_that_cannot_be_written_says_which(root: Path) -> None:
 
 def test_uid_and_group_are_given_back(root: Path, lock_file: Path) -> None:
     groups = WorkerCgroups(root / "kvgpu", GIB, 64)
-    jails = Jails(1000, WorkerUids(UIDS, lock_file), groups, 64)
+    folders = SharedFolders(root / "shm")
+    jails = Jails(1000, WorkerUids(UIDS, lock_file), groups, folders, 64)
     jail = jails.make(GIB)
-    assert jail.options() == ["--uid", str(FIRST), "--gid", "1000", "--max-tasks", "64"]
+    *limits, _, shm = jail.options()
+    assert limits == ["--uid", str(FIRST), "--gid", "1000", "--max-tasks", "64"]
+    assert shm == str(folders.link(FIRST))
     (root / "kvgpu" / f"worker-{FIRST}").mkdir()
     jail.release()
     assert not (root / "kvgpu" / f"worker-{FIRST}").exists()
     assert [jails.make(0).uid for _ in UIDS] == [SECOND, THIRD, FIRST]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace needs root")
-def test_only_what_is_spawned_within_is_in_the_new_pid_namespace() -> None:
-    command = ["/bin/sh", "-c", "test $$ = 1"]
-    with confinement._new_pid_namespace():
-        pid = os.posix_spawn(command[0], command, {})
-    assert os.waitpid(pid, 0)[1] == 0
-    assert subprocess.run(command, check=False).returncode == 1
+def test_workers_meet_in_the_folder_of_their_owner(tmp_path: Path) -> None:
+    root = tmp_path / "shm"
+    folders = SharedFolders(root)
+    for uid, owner in ((FIRST, "vm/1"), (SECOND, "vm/1"), (THIRD, "vm/2")):
+        folders.lead(uid, owner)
+    assert folders.link(FIRST).resolve() == folders.link(SECOND).resolve()
+    assert folders.link(FIRST).resolve() != folders.link(THIRD).resolve()
+    (folders.link(FIRST) / "cuda.shm.1").touch()
+    again = SharedFolders(root)  # the next kvgpud's
+    again.remove(FIRST)
+    assert list(again.link(SECOND).iterdir()) == [again.link(SECOND) / "cuda.shm.1"]  # root's
+    again.remove(SECOND)
+    again.remove(THIRD)
+    again.remove(THIRD)
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_processes_that_a_worker_leaves_are_ended() -> None:
+    with subprocess.Popen(["sleep", "60"], user=FIRST) as left:
+        end_processes(SECOND)
+        assert left.poll() is None
+        end_processes(FIRST)
+        assert left.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("uids", ["1000-2000", "3", "70000-69999", "70000-4294967295", "a-b"])

@@ -40,7 +40,8 @@ nvmlReturn_t find_peer(nvmlDevice_t device1, nvmlDevice_t device2, const void* o
   if (const nvmlReturn_t bad = Library::get().find(device2, &index)) return bad;
   if (out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   std::shared_ptr<const Report> report;
-  if (const nvmlReturn_t bad = Library::get().report(device1, Freshness::ANY, &report)) return bad;
+  if (const nvmlReturn_t bad = Library::get().report(device1, Freshness::RECENT, &report))
+    return bad;
   const auto value = report->find(nth(Reading::PEER, index));
   if (value) {
     *facts = std::bit_cast<PeerFacts>(*value);
