@@ -99,14 +99,19 @@ class Program:
 
     # -- order ------------------------------------------------------------------------------------
 
-    def settle(self, *memories: Memory) -> None:
-        """Before the host, or a call without a stream, touches it."""
-        for memory in memories:
-            if memory.last:
-                self.synchronize(memory.last)
+    def settle(self, *memories: Memory) -> bool:
+        """Before the host, or a call without a stream, touches it; false where that cannot be."""
+        streams = {memory.last for memory in memories if memory.last}
+        if streams and self.captures:
+            return False
+        for stream in sorted(streams):
+            self.synchronize(stream)
+        return True
 
     def synchronize(self, stream: str) -> None:
         self.call("cuStreamSynchronize", handle(stream))
+        if self.captures:
+            return  # which may forbid it
         for memory in self.memories:
             if memory.last == stream:
                 memory.last = ""

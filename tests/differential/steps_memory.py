@@ -104,7 +104,8 @@ def copy(p: Program) -> None:
             name = "cuMemcpyAsync" if name == "cuMemcpy" else f"{name}Async_v2"
             p.call(name, at(to, a), at(source, b), length, handle(stream))
         return
-    p.settle(to, source)
+    if not p.settle(to, source):
+        return
     p.call(name if name == "cuMemcpy" else f"{name}_v2", at(to, a), at(source, b), length)
     p.call("cuStreamSynchronize", None)
 
@@ -120,7 +121,8 @@ def copy_peer(p: Program) -> None:
         if p.order(stream, to, source):
             p.call("cuMemcpyPeerAsync", *arguments, handle(stream))
         return
-    p.settle(to, source)
+    if not p.settle(to, source):
+        return
     p.call("cuMemcpyPeer", *arguments)
     p.call("cuStreamSynchronize", None)
 
@@ -171,7 +173,8 @@ def copy_block(p: Program) -> None:
         if stream and p.order(stream, to, source):
             p.call(name, fields, handle(stream))
         return
-    p.settle(to, source)
+    if not p.settle(to, source):
+        return
     p.call(name, fields)
     p.call("cuStreamSynchronize", None)
 
@@ -202,7 +205,8 @@ def memset(p: Program) -> None:
         if p.order(stream, memory):
             p.call(f"{name}Async", *arguments, handle(stream))
         return
-    p.settle(memory)
+    if not p.settle(memory):
+        return
     p.call(f"{name}_v2", *arguments)
     p.call("cuStreamSynchronize", None)
 

@@ -30,14 +30,15 @@ def use_stream(p: Program) -> None:
     match p.choose(["synchronize", "ask", "destroy", "default", "attributes"]):
         case "synchronize" if stream not in p.captures:
             p.synchronize(stream)
-            p.call("cuStreamQuery", handle(stream))
+            if not p.captures:  # else it may not have been waited for
+                p.call("cuStreamQuery", handle(stream))
         case "ask":
             p.call("cuStreamGetFlags", handle(stream))
             p.call("cuStreamGetPriority", handle(stream))
             p.call("cuStreamIsCapturing", handle(stream))
             p.call("cuStreamGetCtx", handle(stream))
             p.call("cuStreamGetDevice", handle(stream))
-        case "destroy" if stream not in p.captures:
+        case "destroy" if not p.captures:
             p.synchronize(stream)
             p.call("cuStreamDestroy_v2", handle(stream))
             del p.streams[stream]
@@ -61,10 +62,11 @@ def use_event(p: Program) -> None:
         case "record":
             p.call("cuEventRecordWithFlags", handle(event), handle(stream), p.choose([0, 0, 2]))
             p.call("cuEventSynchronize", handle(event))
-            p.call("cuEventQuery", handle(event))
+            if not p.captures:
+                p.call("cuEventQuery", handle(event))
         case "wait":
             p.call("cuStreamWaitEvent", handle(stream), handle(event), p.choose([0, 0, 7]))
-        case "elapsed":
+        case "elapsed" if not p.captures:
             p.call("cuEventElapsedTime_v2", handle(event), handle(p.choose(p.events)))
         case "destroy":
             p.call("cuEventDestroy_v2", handle(event))
