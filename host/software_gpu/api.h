@@ -17,6 +17,11 @@ namespace software_gpu {
 /// The stream of a handle, or null after a bad one (CUDA_ERROR_INVALID_HANDLE).
 [[nodiscard]] CUresult find_stream(Context& context, CUstream handle,
                                    std::shared_ptr<Stream>* stream);
+/// The same for a question about it: as on driver 580 none while its capture is broken.
+[[nodiscard]] CUresult find_unbroken(Context& context, CUstream handle,
+                                     std::shared_ptr<Stream>* stream);
+/// For calls that may not be made on a capturing stream, and that end its capture.
+CUresult refuse_question(Context& context, Stream& stream);
 
 /// Submit and wait; delivers printf output. For the calls that block.
 [[nodiscard]] CUresult submit_and_wait(Context& context, Stream& stream, Operation operation);

@@ -282,7 +282,7 @@ CUresult Context::find_heap(std::shared_ptr<DeviceHeap>* found) {
 SOFTWARE_GPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
   const auto found = context->limits.find(limit);

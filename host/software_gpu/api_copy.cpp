@@ -349,6 +349,18 @@ SOFTWARE_GPU_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t n
 SOFTWARE_GPU_API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream s) {
   return fill(to, value, n, s);
 }
+SOFTWARE_GPU_API cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+                                 size_t height) {
+  return fill_rows(to, pitch, value, width, height, nullptr);
+}
+SOFTWARE_GPU_API cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
+                                  size_t height) {
+  return fill_rows(to, pitch, value, width, height, nullptr);
+}
+SOFTWARE_GPU_API cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width,
+                                  size_t height) {
+  return fill_rows(to, pitch, value, width, height, nullptr);
+}
 SOFTWARE_GPU_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
                                    size_t height, CUstream s) {
   return fill_rows(to, pitch, value, width, height, s);

@@ -164,6 +164,11 @@ SOFTWARE_GPU_API cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr 
 }
 SOFTWARE_GPU_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                                    CUcontext from_context, size_t n, CUstream stream) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> found;
+  RETURN_IF_FAILED(find_stream(*context, stream, &found));
+  RETURN_IF_FAILED(refuse_question(*context, *found));  // as on driver 580
   return copy_async(linear(to, from, n), to_context, from_context, stream);
 }
 SOFTWARE_GPU_API cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* p) {

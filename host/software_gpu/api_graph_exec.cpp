@@ -212,15 +212,18 @@ SOFTWARE_GPU_API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
   return CUDA_SUCCESS;
 }
 
+static bool can_be_disabled(const GraphNode& node) {
+  const CUgraphNodeType type = node.operation.type;
+  return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+         type == CU_GRAPH_NODE_TYPE_MEMSET;
+}
+
 SOFTWARE_GPU_API cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned enabled) {
   RETURN_IF_FAILED(enter_without_context());
   const auto exec = Driver::instance().graph_execs.find(handle);
   if (!exec || !node) return CUDA_ERROR_INVALID_VALUE;
   const GraphNode* const own = exec->graph->clone_of(reinterpret_cast<GraphNode*>(node));
-  if (!own || (own->operation.type != CU_GRAPH_NODE_TYPE_KERNEL &&
-               own->operation.type != CU_GRAPH_NODE_TYPE_MEMCPY &&
-               own->operation.type != CU_GRAPH_NODE_TYPE_MEMSET))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!own || !can_be_disabled(*own)) return CUDA_ERROR_INVALID_VALUE;
   if (enabled)
     exec->disabled.erase(own->id);
   else
@@ -233,7 +236,7 @@ SOFTWARE_GPU_API cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node, uns
   const auto exec = Driver::instance().graph_execs.find(handle);
   if (!exec || !node || !enabled) return CUDA_ERROR_INVALID_VALUE;
   const GraphNode* const own = exec->graph->clone_of(reinterpret_cast<GraphNode*>(node));
-  if (!own) return CUDA_ERROR_INVALID_VALUE;
+  if (!own || !can_be_disabled(*own)) return CUDA_ERROR_INVALID_VALUE;
   *enabled = exec->disabled.contains(own->id) ? 0 : 1;
   return CUDA_SUCCESS;
 }

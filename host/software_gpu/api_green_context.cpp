@@ -64,7 +64,7 @@ CUresult find_owner(CUstream handle, ContextHandle* owner) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_unbroken(*context, handle, &stream));
   *owner = {context, stream->green};
   return CUDA_SUCCESS;
 }

@@ -148,7 +148,10 @@ CUresult launch(CUfunction handle, Configuration configuration, CUstream stream_
   Operation operation;
   RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
   configuration.n_sms = n_sms_of(stream->green);
-  RETURN_IF_FAILED(make_launch(handle, configuration, values, extra, &operation));
+  const CUresult made = make_launch(handle, configuration, values, extra, &operation);
+  // As on driver 580 a launch that is refused ends the capture that it was for.
+  if (made != CUDA_SUCCESS && made != CUDA_ERROR_INVALID_HANDLE) refuse_question(*context, *stream);
+  if (made != CUDA_SUCCESS) return made;
   return context->submit(*stream, std::move(operation));
 }
 

@@ -216,7 +216,7 @@ SOFTWARE_GPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handl
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
   const Device* device = Driver::instance().device(location->id);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pool->mutex);
   *flags = device == &pool->device || pool->guests.contains(device)
                ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE

@@ -14,6 +14,20 @@ CUresult find_stream(Context& context, CUstream handle, std::shared_ptr<Stream>*
   return green && green->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
+CUresult find_unbroken(Context& context, CUstream handle, std::shared_ptr<Stream>* stream) {
+  RETURN_IF_FAILED(find_stream(context, handle, stream));
+  std::lock_guard lock(context.order_mutex);
+  const bool is_broken = (*stream)->capture && (*stream)->capture->invalid;
+  return is_broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+CUresult refuse_question(Context& context, Stream& stream) {
+  std::lock_guard lock(context.order_mutex);
+  if (!stream.capture) return CUDA_SUCCESS;
+  stream.capture->invalid = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 CUresult finish_wait(Context& context) {
   context.printed.flush();
   return context.sticky_error();
@@ -78,14 +92,6 @@ CUresult refuse_capture(Context& context, Stream& stream) {
 CUresult refuse_wait(Context& context, Stream& stream) {
   RETURN_IF_FAILED(refuse_capture(context, stream));
   return check_capture_safe(context);
-}
-
-/// As on driver 580, some questions about a stream, too.
-CUresult refuse_question(Context& context, Stream& stream) {
-  std::lock_guard lock(context.order_mutex);
-  if (!stream.capture) return CUDA_SUCCESS;
-  stream.capture->invalid = true;
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 /// The work of the stream so far.
@@ -158,7 +164,7 @@ SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_unbroken(*context, handle, &stream));
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }

@@ -37,7 +37,9 @@ bool condition_holds(T current, T value, unsigned flags) {
 CUresult check_word(Context& context, CUdeviceptr address, size_t n_bytes) {
   if (address % n_bytes != 0 || !context.visible_memory()->covers(address, n_bytes, true))
     return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_SUCCESS;
+  // As on driver 580, not in memory of a pool.
+  const auto allocation = Driver::instance().find(address);
+  return allocation && allocation->pool ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 template <class T>
@@ -198,8 +200,8 @@ SOFTWARE_GPU_API cuStreamCopyAttributes(CUstream to_handle, CUstream from_handle
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> to, from;
-  RETURN_IF_FAILED(find_stream(*context, to_handle, &to));
-  RETURN_IF_FAILED(find_stream(*context, from_handle, &from));
+  RETURN_IF_FAILED(find_unbroken(*context, to_handle, &to));
+  RETURN_IF_FAILED(find_unbroken(*context, from_handle, &from));
   std::lock_guard lock(context->order_mutex);
   to->attributes = from->attributes;
   return CUDA_SUCCESS;

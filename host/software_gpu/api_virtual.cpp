@@ -67,7 +67,7 @@ void set_access(Device& device, const std::shared_ptr<const Mapping>& mapping,
 
 CUresult check_access(const CUmemAccessDesc& description) {
   if (description.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-  if (!Driver::instance().device(description.location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!Driver::instance().device(description.location.id)) return CUDA_ERROR_INVALID_VALUE;
   const auto flags = description.flags;
   return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                  flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE

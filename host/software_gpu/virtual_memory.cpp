@@ -121,7 +121,9 @@ CUresult VirtualMemory::map(uint64_t base, uint64_t size_bytes,
   std::shared_ptr<const Mapping> mapping;
   std::lock_guard lock(mutex_);
   auto reservation = entry_of(reservations_, base);
-  if (!reservation || size_bytes == 0 || !is_granular(base) || !is_granular(size_bytes) ||
+  // As driver 580 says it.
+  if (reservation && size_bytes != 0 && !is_granular(size_bytes)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!reservation || size_bytes == 0 || !is_granular(base) ||
       size_bytes > reservation->size_bytes - (base - reservation->base) ||
       size_bytes > physical->backing->size_bytes())
     return CUDA_ERROR_INVALID_VALUE;
@@ -137,8 +139,16 @@ CUresult VirtualMemory::map(uint64_t base, uint64_t size_bytes,
 CUresult VirtualMemory::unmap(uint64_t base, uint64_t size_bytes,
                               std::vector<std::shared_ptr<const Mapping>>* unmapped) {
   *unmapped = mappings_of(base, size_bytes);
-  if (unmapped->empty()) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(mutex_);
+  if (unmapped->empty()) {  // as on driver 580 nothing need be mapped where addresses are reserved
+    const auto reservation = entry_of(reservations_, base);
+    const auto next = mappings_.lower_bound(base);
+    const bool is_empty =
+        !entry_of(mappings_, base) && (next == mappings_.end() || next->first >= base + size_bytes);
+    const bool is_whole =
+        reservation && reservation->base == base && reservation->size_bytes == size_bytes;
+    return is_empty && is_whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
   for (const auto& mapping : *unmapped) mappings_.erase(mapping->base);
   return CUDA_SUCCESS;
 }

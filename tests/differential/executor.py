@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out programs of driver API calls, one JSON line each, and answers what every call gave.
 
-Runs in a process of its own, natively or under `kvgpu run`; sees nothing of hypothesis or pytest.
+Runs in a process of its own, natively or under `kvgpu run`; needs nothing but Python.
 A program is a list of calls `[function, thread, arguments, nulls]`. An argument is a number, a
-string, null or `[symbol, offset]`: what an earlier `out:` parameter or `buffer` stored.
+string, null or `[symbol, offset]`: what an earlier `out:` parameter or `buffer` stored; a list of
+them where a structure or an array is wanted. Calls are made one after the other, the `n` that
+follow `together n` by all their threads at once.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import mmap
 import os
 import queue
 import sys
@@ -22,7 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from differential.signatures import SIGNATURES
+from differential.signatures_structured import SIGNATURES
+from differential.structures import STRUCTURES
 
 NUMBERS: dict[str, Any] = {
     "i32": ctypes.c_int32,
@@ -32,6 +36,8 @@ NUMBERS: dict[str, Any] = {
 }
 ABSENT = "absent"  # the software GPU has not all of the API
 PATTERN = 0x5A  # in new page-locked memory
+PAGEABLE = bytes(n * 7 % 251 for n in range(251))  # the same, again and again
+N_THREADS = 6
 # In this order: what uses others goes first.
 ENDS = {
     "exec": "cuGraphExecDestroy",
@@ -40,13 +46,29 @@ ENDS = {
     "stream": "cuStreamDestroy_v2",
     "module": "cuModuleUnload",
     "dptr": "cuMemFree_v2",
+    "va": "cuMemAddressFree",
+    "phys": "cuMemRelease",
+    "pool": "cuMemPoolDestroy",
     "host": "cuMemFreeHost",
 }
-FREES = (*ENDS.values(), "cuMemFreeAsync")
+FREES = (*ENDS.values(), "cuMemFreeAsync", "cuGraphDestroyNode")
+
+
+def mix(address: int) -> None:
+    """What host functions do: order shows."""
+    cell = ctypes.c_uint8.from_address(address)
+    cell.value = (cell.value * 31 + 1) & 255
+
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(mix)
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
+    lambda _stream, _status, address: mix(address)
+)
+FUNCTIONS = {"fn": HOST_FUNCTION, "callback": CALLBACK}
 
 
 class Turns:
-    """A thread that does what it is handed, while its caller waits."""
+    """A thread that does what it is handed."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -61,9 +83,15 @@ class Turns:
                 traceback.print_exc()
                 os._exit(1)  # whoever waits for the answer must not wait for ever
 
-    def do(self, work: Callable[[], Any]) -> Any:
+    def begin(self, work: Callable[[], Any]) -> None:
         self._work.put(work)
+
+    def end(self) -> Any:
         return self._done.get()
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        self.begin(work)
+        return self.end()
 
 
 class Machine:
@@ -72,7 +100,7 @@ class Machine:
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
         self.image = ctypes.create_string_buffer(Path(os.environ["KERNELS_PTX"]).read_bytes())
-        self.threads = [Turns() for _ in range(2)]
+        self.threads = [Turns() for _ in range(N_THREADS)]
         self.context = ctypes.c_uint64()
         self.must("cuInit", 0)
         self.must("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
@@ -83,11 +111,16 @@ class Machine:
             raise SystemExit(f"executor: {name}: {status}")
 
     def reset(self) -> None:
-        self.values: dict[str, int] = {}
+        self.values: dict[str, int] = {"context": self.context.value}
         self.ended: dict[str, int] = {}  # what they were; the driver may use the numbers again
         self.kinds: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
+        self.filled: set[str] = set()  # what has contents, so that they can be compared
+        self.ranges: dict[str, int] = {}  # of addresses: how long
         self.buffers: dict[str, Any] = {}
+        self.registered: dict[str, int] = {}
+
+    # -- arguments --------------------------------------------------------------------------------
 
     def address(self, argument: Any) -> int:
         """The number that stands for an argument; a symbol that was never made is null."""
@@ -99,14 +132,64 @@ class Machine:
         value = self.values.get(symbol) or self.ended.get(symbol, 0)
         return value + offset if value else 0
 
-    def place(self, address: int) -> Any:
-        """A pointer as another process can have it: symbol and offset."""
-        if address == self.context.value:
-            return "context"
-        for symbol, value in self.values.items():
-            if value and value <= address < value + max(1, self.sizes.get(symbol, 0)):
-                return [symbol, address - value]
-        return "null" if address == 0 else "elsewhere"
+    def parameters(self, values: list[Any], keep: list[Any]) -> Any:
+        """Kernel parameters: 64-bit pointers and 32-bit numbers."""
+        cells = [
+            ctypes.c_int32(value)
+            if isinstance(value, int)
+            else ctypes.c_uint64(self.address(value))
+            for value in values
+        ]
+        array = (ctypes.c_void_p * max(1, len(cells)))(*(ctypes.addressof(c) for c in cells))
+        keep.extend([cells, array])
+        return array
+
+    def structure(self, name: str, values: list[Any], keep: list[Any]) -> bytes:
+        """The bytes of a structure."""
+        given = iter(values)
+        members: list[tuple[str, Any]] = []
+        contents: list[Any] = []
+        for number, word in enumerate(STRUCTURES[name]):
+            if word.isdigit():
+                members.append((f"m{number}", ctypes.c_char * int(word)))
+                contents.append(b"")
+                continue
+            members.append((f"m{number}", NUMBERS.get(word, ctypes.c_uint64)))
+            if word == "fn":
+                contents.append(ctypes.cast(HOST_FUNCTION, ctypes.c_void_p).value)
+            elif word == "params":
+                contents.append(ctypes.addressof(self.parameters(next(given), keep)))
+            else:
+                value = next(given)
+                contents.append(value if word in NUMBERS else self.address(value))
+        made = type(name, (ctypes.Structure,), {"_fields_": members})
+        return bytes(made(*contents))
+
+    def argument(self, word: str, given: Any, keep: list[Any]) -> Any:
+        kind, _, what = word.partition("=")[0].partition(":")
+        if kind == "null":
+            return None
+        if kind == "image":
+            return self.image
+        if kind in FUNCTIONS:
+            return FUNCTIONS[kind]
+        value = next(given)
+        match kind:
+            case "text":
+                return value.encode()
+            case "params":
+                return self.parameters(value, keep)
+            case "nodes":
+                return (ctypes.c_uint64 * max(1, len(value)))(*map(self.address, value))
+            case "cell":
+                return ctypes.byref(NUMBERS[what](value))
+            case "struct":
+                return None if value is None else self.structure(what, value, keep)
+            case "structs":
+                return b"".join(self.structure(what, one, keep) for one in value)
+        return NUMBERS[kind](value) if kind in NUMBERS else ctypes.c_uint64(self.address(value))
+
+    # -- calls ------------------------------------------------------------------------------------
 
     def call(
         self, number: int, name: str, arguments: list[Any], nulls: Sequence[int] = ()
@@ -123,91 +206,125 @@ class Machine:
             kind, _, what = word.partition("=")[0].partition(":")
             if len(passed) in nulls:
                 passed.append(None)
+            elif kind == "result":
+                results.append((kind, what, (ctypes.c_int32 * 8)()))
+                passed.append(results[-1][2])
             elif kind in ("out", "get", "drop", "where", "inout"):
                 cell = NUMBERS.get(what, ctypes.c_uint64)(next(given) if kind == "inout" else 0)
                 passed.append(ctypes.byref(cell))
                 results.append((kind, what, cell))
-            elif kind == "null":
-                passed.append(None)
-            elif kind == "image":
-                passed.append(self.image)
-            elif kind == "text":
-                passed.append(next(given).encode())
-            elif kind in ("params", "nodes"):
-                passed.append(self.pack(next(given), keep))
-            elif kind in NUMBERS:
-                passed.append(NUMBERS[kind](next(given)))
             else:
-                passed.append(ctypes.c_uint64(self.address(next(given))))
+                passed.append(self.argument(word, given, keep))
         if not hasattr(self.cuda, name):
             return [ABSENT]
         status = getattr(self.cuda, name)(*passed)
-        if status == 0 and name in FREES:
-            self.forget(arguments[0])
-        return [status, *self.outcome(number, status, results, arguments)]
-
-    def forget(self, argument: Any) -> None:
-        if isinstance(argument, list) and argument[0] in self.kinds:
-            symbol = argument[0]
-            self.ended[symbol] = self.values.pop(symbol)
-            del self.kinds[symbol]
-            self.sizes.pop(symbol, None)
-
-    def pack(self, values: list[Any], keep: list[Any]) -> Any:
-        """Kernel parameters: 64-bit pointers and 32-bit numbers."""
-        cells = [
-            ctypes.c_int32(value)
-            if isinstance(value, int)
-            else ctypes.c_uint64(self.address(value))
-            for value in values
-        ]
-        keep.extend(cells)
-        array = (ctypes.c_void_p * max(1, len(cells)))(*(ctypes.addressof(c) for c in cells))
-        keep.append(array)
-        return array
+        said = self.outcome(number, status, results, arguments)
+        if status == 0:
+            self.follow(name, arguments)
+        return [status, *said]
 
     def outcome(self, number: int, status: int, results: Any, arguments: list[Any]) -> list[Any]:
         said = []
         for kind, what, cell in results:
-            if status != 0 and kind != "inout":
+            if kind == "result":
+                said.append(cell[0])
+            elif status != 0 and kind != "inout":
                 continue
-            if kind == "out":
-                symbol = f"{what}{number}"
-                self.values[symbol], self.kinds[symbol] = cell.value, what
-                sizes = [a for a in arguments if isinstance(a, int)]
-                if what in ("dptr", "host") and sizes:
-                    self.sizes[symbol] = sizes[0]
-                if what == "host":
-                    ctypes.memset(cell.value, PATTERN, sizes[0])
+            elif kind == "out":
+                self.keep(f"{what}{number}", what, cell.value, arguments)
             elif kind in ("get", "inout"):
                 said.append(cell.value)
             elif kind == "where":
                 said.append(self.place(cell.value))
         return said
 
+    def keep(self, symbol: str, kind: str, value: int, arguments: list[Any]) -> None:
+        self.values[symbol], self.kinds[symbol] = value, kind
+        size = next((a for a in arguments if isinstance(a, int)), 0)
+        if kind in ("dptr", "host"):
+            self.sizes[symbol] = size
+        if kind == "host":
+            ctypes.memset(value, PATTERN, size)
+            self.filled.add(symbol)
+        if kind == "va":
+            self.ranges[symbol] = size
+
+    def follow(self, name: str, arguments: list[Any]) -> None:
+        """What a call that has succeeded makes of its first argument."""
+        symbol = arguments[0][0] if arguments and isinstance(arguments[0], list) else ""
+        if name in FREES and symbol in self.kinds:
+            self.ended[symbol] = self.values.pop(symbol)
+            del self.kinds[symbol]
+            self.sizes.pop(symbol, None)
+            self.filled.discard(symbol)
+        elif name in ("cuMemsetD8_v2", "cuMemsetD8Async"):
+            self.filled.add(symbol)
+        elif name == "cuMemSetAccess":
+            self.sizes[symbol] = self.ranges[symbol]
+        elif name == "cuMemUnmap":
+            self.filled.discard(symbol)
+        elif name == "cuMemHostRegister_v2":
+            self.registered[symbol] = self.values[symbol]
+        elif name == "cuMemHostUnregister":
+            self.registered.pop(symbol, None)
+
+    def place(self, address: int) -> Any:
+        """A pointer as another process can have it: symbol and offset."""
+        if address == self.context.value:
+            return "context"
+        for symbol, value in list(self.values.items()):
+            if value and value <= address < value + max(1, self.sizes.get(symbol, 0)):
+                return [symbol, address - value]
+        return "null" if address == 0 else "elsewhere"
+
     def buffer(self, symbol: str, size: int) -> list[Any]:
         """Pageable host memory with a pattern in it."""
-        memory = ctypes.create_string_buffer(bytes(n * 7 % 251 for n in range(size)), size)
+        memory = mmap.mmap(-1, size)  # on pages of its own, as memory to register should be
+        memory[:] = (PAGEABLE * (size // 251 + 1))[:size]
         self.buffers[symbol] = memory
-        self.values[symbol], self.sizes[symbol] = ctypes.addressof(memory), size
+        self.values[symbol] = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.sizes[symbol] = size
+        self.filled.add(symbol)
         return [0]
+
+    # -- programs ---------------------------------------------------------------------------------
 
     def run(self, program: list[Any]) -> list[Any]:
         self.reset()
         for thread in self.threads:
-            thread.do(lambda: self.must("cuCtxSetCurrent", self.context))
-        answers = []
-        for number, (name, thread, arguments, *nulls) in enumerate(program):
-            if name == "buffer":
-                answers.append(self.buffer(*arguments))
-                continue
-
-            def work(n: int = number, name: str = name, rest: Any = (arguments, *nulls)) -> Any:
-                return self.call(n, name, *rest)
-
-            answers.append(self.threads[thread].do(work))
+            thread.do(self.begin)
+        answers: list[Any] = [None] * len(program)
+        number = 0
+        while number < len(program):
+            name, _, arguments, *_ = program[number]
+            if name == "together":
+                answers[number] = [0]
+                numbers = range(number + 1, number + 1 + arguments[0])
+                threads = {program[n][1]: self.threads[program[n][1]] for n in numbers}
+                for thread, turns in threads.items():
+                    mine = [n for n in numbers if program[n][1] == thread]
+                    turns.begin(lambda mine=mine: self.several(program, mine, answers))
+                for turns in threads.values():
+                    turns.end()
+                number = numbers.stop
+            else:
+                work = self.threads[program[number][1]]
+                work.do(lambda n=number: self.several(program, [n], answers))
+                number += 1
         answers.append(self.threads[0].do(self.finish))
         return answers
+
+    def several(self, program: list[Any], numbers: list[int], answers: list[Any]) -> None:
+        for number in numbers:
+            name, _, arguments, *nulls = program[number]
+            if name == "buffer":
+                answers[number] = self.buffer(*arguments)
+            else:
+                answers[number] = self.call(number, name, arguments, *nulls)
+
+    def begin(self) -> None:
+        self.must("cuCtxSetCurrent", self.context)
+        self.must("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int()))
 
     def finish(self) -> list[Any]:
         """The bytes of all memory, then an end to everything; whether the context still lives."""
@@ -218,17 +335,25 @@ class Machine:
                     ctypes.c_uint64(self.values[symbol]), ctypes.byref(ctypes.c_uint64())
                 )
         status = self.cuda.cuCtxSynchronize()
-        contents = {symbol: self.digest(symbol) for symbol in self.sizes}
+        contents = {symbol: self.digest(symbol) for symbol in sorted(self.filled)}
+        for address in self.registered.values():
+            self.cuda.cuMemHostUnregister(ctypes.c_uint64(address))
         for kind, end in ENDS.items():
             for symbol, found in self.kinds.items():
-                if found == kind:
-                    getattr(self.cuda, end)(ctypes.c_uint64(self.values[symbol]))
+                if found != kind:
+                    continue
+                value = ctypes.c_uint64(self.values[symbol])
+                if kind == "va":
+                    self.cuda.cuMemUnmap(value, ctypes.c_uint64(self.ranges[symbol]))
+                    self.cuda.cuMemAddressFree(value, ctypes.c_uint64(self.ranges[symbol]))
+                else:
+                    getattr(self.cuda, end)(value)
         return [status, contents, self.cuda.cuCtxSynchronize()]
 
     def digest(self, symbol: str) -> str:
         size = self.sizes[symbol]
         if symbol in self.buffers:
-            data = self.buffers[symbol].raw
+            data = bytes(self.buffers[symbol])
         else:
             copy = ctypes.create_string_buffer(size)
             source = ctypes.c_uint64(self.values[symbol])

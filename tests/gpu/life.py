@@ -21,9 +21,16 @@ PROGRAMS = ROOT / "tests/loopback/life_programs.py"
 # name -> the last line it prints
 ENDING = {
     "fork_child": "done",
+    "fork_exec": "done",
     "threads_64": "done",
+    "threads_mixed": "done",
     "exit_with_work": "leaving",
     "close_library": "done",
+}
+CALLS = {
+    ("exit_calls",): ["done"],
+    ("static_calls",): ["set before main: 5", "done"],
+    ("static_calls", "exit"): ["set before main: 5", "done"],
 }
 MAX_WAITING_PERCENT = 3
 
@@ -48,8 +55,11 @@ def main() -> None:
             output = host.check(sys.executable, PROGRAMS, name)
             assert output.splitlines()[-1] == last, output
             print(f"ok      {name}")
-        assert host.check(LOOPBACK / "exit_calls") == "done\n"
-        print("ok      exit_calls")
+        for (name, *arguments), lines in CALLS.items():
+            assert host.check(LOOPBACK / name, *arguments).splitlines() == lines
+            print(f"ok      {' '.join([name, *arguments])}")
+        assert host.run(sys.executable, PROGRAMS, "exit_in_callback").returncode == 7
+        print("ok      exit_in_callback")
         killed_worker(host)
         stream, event = map(float, host.check(sys.executable, PROGRAMS, "waiting").split())
         print(f"figure: {stream} % of a processor waiting 1 s for a stream, {event} % for an event")

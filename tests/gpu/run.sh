@@ -8,6 +8,8 @@
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
 #   life      kvgpud and workers killed under programs that compute, forks, exits, waits
+#   faults    kernels and calls that do wrong, natively and through kvgpu beside a session that computes
+#   stateful  $PROGRAMS random programs of driver API calls (5,000), natively and through kvgpu: the same
 #   host      a live worker's confinement, the inventory, start to first result with pre-started workers
 #   nvml      nvidia-smi's forms natively and through kvgpu: what it shows is the slice, as CUDA shows it
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
@@ -158,6 +160,15 @@ part_oracles() {
 
 part_life() { "$python" tests/gpu/life.py 60; }
 
+part_faults() { "$python" -P tests/gpu/faults.py; }
+
+part_stateful() {
+  mkdir -p "$out"
+  "$python" -P tests/differential/compare.py \
+    "${PROGRAMS:-5000}" --jobs "${JOBS:-8}" --seconds 440 --driver nvidia --out "$out/stateful.json" |
+    tee "$out/stateful.txt"
+}
+
 part_host() { "$python" -P tests/gpu/host.py; }
 
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
@@ -257,7 +268,7 @@ part_vm() {
 # Everything, as `part` or `part:K/N` (its Kth share) and about how many seconds it takes.
 units() {
   local k
-  echo "starts 375"; echo "vm 330"; echo "errors 120"; echo "life 75"; echo "libraries 60"; echo "oracles 30"
+  echo "starts 375"; echo "stateful 350"; echo "vm 330"; echo "errors 120"; echo "faults 120"; echo "life 120"; echo "libraries 60"; echo "oracles 30"
   echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
   for k in 1 2 3 4; do echo "cases:$k/4 90"; done
   for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done
@@ -272,7 +283,7 @@ units_of() {
 
 main() {
   local parts=("$@") part failed=0 begun
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes starts life host nvml bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes stateful starts life faults host nvml bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
@@ -280,7 +291,7 @@ main() {
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
     [[ $part != *:* ]] || { export SHARE=${part#*:}; part=${part%%:*}; }
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, blocking, runtimes, starts, life, host, nvml, libraries, workloads, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, blocking, runtimes, stateful, starts, life, faults, host, nvml, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?

@@ -37,6 +37,7 @@ PTX = b"""
 N_VALUES = 256
 BLOCKING_SYNC = 4
 EVENT_BLOCKING_SYNC = 1
+LEGACY, PER_THREAD = 1, 2  # CU_STREAM_*
 
 cuda = ctypes.CDLL("libcuda.so.1")
 
@@ -213,6 +214,83 @@ def threads_64() -> None:
         thread.join()
     assert not wrong, wrong
     say("done")
+
+
+def threads_mixed() -> None:
+    """Streams of all kinds in 64 threads: those of one thread only, and those that all share."""
+    context = attach()
+    shared = [ctypes.c_void_p(), ctypes.c_void_p()]
+    for flags, stream in enumerate(shared):
+        check(cuda.cuStreamCreate(ctypes.byref(stream), flags))
+    kinds = [None, ctypes.c_void_p(LEGACY), ctypes.c_void_p(PER_THREAD), *shared]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        check(cuda.cuCtxSetCurrent(context))
+        adder, event = Adder(), ctypes.c_void_p()
+        check(cuda.cuEventCreate(ctypes.byref(event), 2))
+        last = kinds[0]
+        for n in range(20):
+            stream = kinds[(number + n) % len(kinds)]
+            check(cuda.cuEventRecord(event, last))
+            check(cuda.cuStreamWaitEvent(stream, event, 0))
+            check(adder.launch(number, stream))
+            last = stream
+        check(cuda.cuStreamSynchronize(last))
+        if adder.read() != [20 * number] * N_VALUES:
+            wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 65)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+    say("done")
+
+
+def computes() -> None:
+    attach()
+    adder = Adder()
+    check(adder.launch(5))
+    assert adder.read() == [5] * N_VALUES
+    say("computes")
+
+
+def fork_exec() -> None:
+    """Children that are another program: each has CUDA of its own, while the parent computes."""
+    attach()
+    adder = Adder()
+    children = []
+    for _ in range(4):
+        check(adder.launch(1))
+        child = os.fork()
+        if child == 0:
+            os.execv(sys.executable, [sys.executable, __file__, "computes"])
+        children.append(child)
+    while children:
+        check(adder.launch(1))
+        check(cuda.cuCtxSynchronize())
+        ended, status = os.waitpid(children[0], os.WNOHANG)
+        if ended:
+            assert os.waitstatus_to_exitcode(status) == 0, "the child"
+            children.pop(0)
+    assert len(set(adder.read())) == 1
+    say("done")
+
+
+def exit_in_callback() -> None:
+    """A host function ends the process while the main thread waits for its stream."""
+    attach()
+    adder, stream = Adder(), ctypes.c_void_p()
+    check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    libc = ctypes.CDLL("libc.so.6")
+    leave = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: libc.exit(7))
+    check(adder.launch(1, stream))
+    say("leaving")
+    check(cuda.cuLaunchHostFunc(stream, leave, None))
+    check(cuda.cuStreamSynchronize(stream))
+    say("not reached")
 
 
 def exit_with_work() -> None:

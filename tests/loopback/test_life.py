@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from framework.loopback import LOOPBACK, Loopback
 from framework.waiting import eventually
 from framework.workers import block_offset
@@ -97,6 +98,26 @@ def test_signals_interrupt_nothing(host: Loopback) -> None:
 
 def test_64_threads_compute(host: Loopback) -> None:
     assert check(host, "threads_64") == ["done"]
+
+
+def test_64_threads_on_streams_of_all_kinds(host: Loopback) -> None:
+    assert check(host, "threads_mixed") == ["done"]
+
+
+def test_fork_and_exec_gives_a_session_of_its_own(host: Loopback) -> None:
+    assert sorted(check(host, "fork_exec")) == ["computes"] * 4 + ["done"]
+
+
+def test_exit_in_a_host_function_ends_program_and_session(host: Loopback) -> None:
+    done = host.run(sys.executable, PROGRAMS, "exit_in_callback")
+    assert (done.returncode, done.stdout) == (7, "leaving\n"), done.stderr
+    assert eventually(lambda: not host.worker_pids(), 2)
+
+
+@pytest.mark.parametrize("arguments", [[], ["exit"]])
+def test_calls_before_main_and_after_it(host: Loopback, arguments: list[str]) -> None:
+    lines = host.check(LOOPBACK / "static_calls", *arguments).splitlines()
+    assert lines == ["set before main: 5", "done"]
 
 
 def test_exit_with_work_in_flight_ends_program_and_session(host: Loopback) -> None:

@@ -36,5 +36,10 @@ def test_cudart_12_static(host: Loopback) -> None:
     assert "runtime inside: 12" in check_program(host, "cudart-12-static", "nvjpeg_program")
 
 
+def test_two_runtimes_in_one_process(host: Loopback) -> None:
+    lines = check_program(host, "cudart-13-and-12", "two_runtimes")
+    assert lines[0] == "runtime 13.0 and runtime 12.8"
+
+
 def test_cuda_python(host: Loopback) -> None:
     check_program(host, "cuda-python", "cuda_python")

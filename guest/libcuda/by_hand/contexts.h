@@ -22,6 +22,8 @@ uint64_t next_context_id();  // of cuCtxGetId
 // The object behind a stream argument (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, or a handle)
 // in the current context; null and `error` where it is no stream.
 Stream* find_stream(CUstream stream, CUresult* error);
+// The same for a question about it: none while its capture is broken.
+Stream* find_unbroken(CUstream stream, CUresult* error);
 
 // A new stream object with a progress word, known to the worker. Null and `error` on failure.
 Stream* make_stream(Context& owner, unsigned flags, int priority, CUresult* error);

@@ -235,6 +235,7 @@ CUresult graph_exec_update(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* 
                            CUgraphExecUpdateResult* updateResult_out) {
   if (updateResult_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUgraphExecUpdateResultInfo info{};
+  info.result = CU_GRAPH_EXEC_UPDATE_ERROR;
   const CUresult result = graph_exec_update_v2(hGraphExec, hGraph, &info);
   *updateResult_out = info.result;
   if (hErrorNode_out != nullptr) *hErrorNode_out = info.errorNode;
@@ -244,13 +245,13 @@ CUresult graph_exec_update(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* 
 CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                               CUgraphExecUpdateResultInfo* resultInfo) {
   if (resultInfo == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *resultInfo = {};
-  resultInfo->result = CU_GRAPH_EXEC_UPDATE_ERROR;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
   GraphExec* const exec = find(hGraphExec);
   Graph* const graph = find(hGraph);
   if (exec == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *resultInfo = {};
+  resultInfo->result = CU_GRAPH_EXEC_UPDATE_ERROR;
   if (const CUresult bad = check_events(*graph)) return bad;
   std::vector<GraphExec::HostNode> host_nodes;
   if (const CUresult bad = list_host_nodes(call, *graph, &host_nodes)) return bad;

@@ -123,8 +123,8 @@ CUresult mem_host_alloc(void** pp, size_t bytesize, unsigned int Flags) {
   }
   if (pinned_by_copy() && (Flags & CU_MEMHOSTALLOC_DEVICEMAP) != 0) return refuse_mapped();
   MemoryRange range{0, bytesize, MemoryKind::PINNED, &call.context_object()};
-  // CUDA 13.0 cuda.h: with unified addressing all of it is portable and mapped.
-  range.flags = Flags | CU_MEMHOSTALLOC_PORTABLE;
+  // With unified addressing all of it is mapped, and on driver 580 only that is said.
+  range.flags = Flags;
   if (!pinned_by_copy()) range.flags |= CU_MEMHOSTALLOC_DEVICEMAP;
   if (const CUresult bad = allocate(bytesize, &range)) return bad;
   memory_map().add(range);

@@ -103,7 +103,10 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   if (const CUresult bad = need_description(*function)) return bad;
   const auto& device =
       Session::get().devices()[static_cast<size_t>(enqueue.stream().context->device)].info;
-  if (const CUresult bad = check_shape(*function, device, config)) return bad;
+  // On driver 580 a launch that is refused ends the capture that it was for.
+  if (const CUresult bad = check_shape(*function, device, config)) {
+    return break_capture(enqueue.stream(), bad);
+  }
   alignas(16) std::byte params[wire::MAX_PARAM_BYTES];
   wire::Launch body{};
   const CUresult bad = gather_params(*function, kernel_params, extra, params, &body.param_bytes);

@@ -79,6 +79,12 @@ uint64_t address_of(const wire::MemcpySide& side) {
 CUresult copy_peer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
                    size_t bytes, CUstream stream, Wait wait) {
   if (!is_context(dst_context) || !is_context(src_context)) return CUDA_ERROR_INVALID_CONTEXT;
+  CUresult bad = CUDA_SUCCESS;
+  Stream* const given = find_stream(stream, &bad);
+  // On driver 580 no capture takes it, not even on one device.
+  if (given != nullptr && given->capture.load() != nullptr) {
+    return break_capture(*given, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
   if (bytes != 0 && crosses_devices(dst, src)) {
     return copy_between_devices(linear(dst, src, bytes), stream, wait);
   }
@@ -142,8 +148,8 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream, Wait wait) {
 }
 
 // The peer of an access to be changed, and what the call is about.
-CUresult change_access(wire::Op op, CUcontext peer, unsigned flags) {
-  const Call call(CaptureRule::FORBIDDEN);
+CUresult change_access(wire::Op op, CUcontext peer, unsigned flags, CaptureRule rule) {
+  const Call call(rule);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const Context* const known = find(peer);
   if (known == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
@@ -174,10 +180,10 @@ CUresult device_get_p2_patomic_capabilities(unsigned int* capabilities,
 }
 
 CUresult ctx_enable_peer_access(CUcontext peerContext, unsigned int Flags) {
-  return change_access(wire::Op::cuCtxEnablePeerAccess, peerContext, Flags);
+  return change_access(wire::Op::cuCtxEnablePeerAccess, peerContext, Flags, CaptureRule::ALLOWED);
 }
 CUresult ctx_disable_peer_access(CUcontext peerContext) {
-  return change_access(wire::Op::cuCtxDisablePeerAccess, peerContext, 0);
+  return change_access(wire::Op::cuCtxDisablePeerAccess, peerContext, 0, CaptureRule::FORBIDDEN);
 }
 
 CUresult memcpy_peer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,

@@ -50,6 +50,8 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
   if (enqueue.capture() == nullptr) {
     if (const CUresult bad = unsafe_call_allowed()) return bad;
   }
+  const bool is_named = op == wire::Op::cuMemAllocFromPoolAsync;
+  if (is_named && tables().mem_pools.find(pool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Allowance allowance(enqueue.call(), bytes);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   Stream& target = enqueue.stream();
@@ -221,6 +223,9 @@ CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* map, size
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (find(pool) == nullptr || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
+    if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && !is_device(map[i].location.id)) {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
     const CUresult bad = check_location(&map[i].location, CU_MEM_ALLOCATION_TYPE_PINNED);
     if (bad != CUDA_SUCCESS) return bad;
   }
@@ -251,7 +256,6 @@ CUresult mem_alloc_async(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
 
 CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
                                    CUstream hStream) {
-  if (find(pool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return allocate(dptr, bytesize, hStream, to_wire(pool), wire::Op::cuMemAllocFromPoolAsync);
 }
 

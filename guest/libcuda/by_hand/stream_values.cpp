@@ -14,13 +14,19 @@ namespace kvgpu::guest {
 
 namespace {
 
+// Driver 580 reads and writes no memory of a pool.
+bool may_hold_value(CUdeviceptr address, size_t bytes) {
+  const auto range = memory_map().find(address, bytes);
+  return range.has_value() && range->kind != MemoryKind::POOL;
+}
+
 template <typename Value>
 CUresult value_operation(wire::Op op, CUstream stream, CUdeviceptr address, Value value,
                          unsigned flags, unsigned known_flags) {
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if ((flags & ~known_flags) != 0 || address % sizeof value != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!memory_map().find(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_hold_value(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
   const Operand at = operand(address, sizeof value);
   ask_where_needed(enqueue, at, at);
   const wire::StreamValue body{0, 0, address, value, flags, 0};
@@ -36,10 +42,10 @@ bool is_served(const CUstreamBatchMemOpParams& params) {
   switch (params.operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-      return memory_map().find(params.waitValue.address, 4).has_value();
+      return may_hold_value(params.waitValue.address, 4);
     case CU_STREAM_MEM_OP_WAIT_VALUE_64:
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      return memory_map().find(params.waitValue.address, 8).has_value();
+      return may_hold_value(params.waitValue.address, 8);
     case CU_STREAM_MEM_OP_BARRIER:
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
       return true;
@@ -52,7 +58,7 @@ bool is_served(const CUstreamBatchMemOpParams& params) {
 CUresult attribute_stream(CUstream handle, const Call& call, Stream** stream) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult error = CUDA_SUCCESS;
-  *stream = find_stream(handle, &error);
+  *stream = find_unbroken(handle, &error);
   return error;
 }
 

@@ -272,6 +272,7 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Event* const event = find(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if ((Flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
   const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
   if (Flags == CU_EVENT_WAIT_EXTERNAL) {  // each launch of the graph waits for it
     Capture* const capture = enqueue.capture();
@@ -303,6 +304,14 @@ static Stream* find_uncaptured(CUstream handle, CUresult* error) {
   return nullptr;
 }
 
+Stream* find_unbroken(CUstream handle, CUresult* error) {
+  Stream* const stream = find_stream(handle, error);
+  const Capture* const capture = stream == nullptr ? nullptr : stream->capture.load();
+  if (capture == nullptr || !capture->invalid) return stream;
+  *error = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  return nullptr;
+}
+
 CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
   CUresult error = CUDA_SUCCESS;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -314,7 +323,7 @@ CUresult stream_get_flags(CUstream hStream, unsigned int* flags) {
 CUresult stream_get_priority(CUstream hStream, int* priority) {
   CUresult error = CUDA_SUCCESS;
   if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  const Stream* const stream = find_unbroken(hStream, &error);
   if (stream != nullptr) *priority = stream->priority;
   return error;
 }
@@ -322,7 +331,7 @@ CUresult stream_get_priority(CUstream hStream, int* priority) {
 CUresult stream_get_ctx(CUstream hStream, CUcontext* pctx) {
   CUresult error = CUDA_SUCCESS;
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Stream* const stream = find_stream(hStream, &error);
+  const Stream* const stream = find_unbroken(hStream, &error);
   if (stream == nullptr) return error;
   stream->owner->is_converted = true;
   *pctx = from_wire<CUcontext>(stream->owner->handle);
