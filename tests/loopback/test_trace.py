@@ -166,11 +166,11 @@ def test_forked_child_and_what_it_executes_have_files_of_their_own(
     (pid,) = re.findall(r"child (\d+)", trace(host, path, "fork"))
     assert "cuInit" in table_of(path)
     # The program that took the child's place has its number, so its file; that one is emptied.
-    childs = path.with_name(f"trace.{pid}")
-    assert [call.result for call in calls_of(childs)[:2]] == [0, 0]
-    assert len(events_of(childs)) == len(calls_of(childs))
+    forked = path.with_name(f"trace.{pid}")
+    assert [call.result for call in calls_of(forked)[:2]] == [0, 0]
+    assert len(events_of(forked)) == len(calls_of(forked))
     assert {file.name for file in tmp_path.iterdir()} == {
-        *(file.name + suffix for file in (path, childs) for suffix in ("", ".json"))
+        *(file.name + suffix for file in (path, forked) for suffix in ("", ".json"))
     }
 
 
