@@ -27,11 +27,14 @@ from kvgpu.host.messages import (
     RunRequest,
     SessionKillRequest,
     SessionListRequest,
+    SessionShowRequest,
     VmListRequest,
     decode_request,
     encode_error,
     encode_reply,
 )
+from kvgpu.host.session import Session
+from kvgpu.host.session_view import describe
 from kvgpu.host.sessions import SessionBroker
 from kvgpu.host.stream_runs import StreamRun
 from kvgpu.host.vms import VmRegistry
@@ -146,9 +149,11 @@ class ApiServer:
             case SessionListRequest():
                 infos = [asdict(s.info()) for s in self._broker.sessions.values()]
                 return {"sessions": infos}
+            case SessionShowRequest(session=number):
+                return {"session": await describe(self._find(number))}
             case SessionKillRequest(session=number):
                 _require_owner(peer.uid)
-                return await self._kill(number)
+                return await self._kill(self._find(number))
             case VmListRequest():
                 return {"vms": [asdict(vm.info()) for vm in self._vms.vms.values()]}
             case RunRequest(transport="shared", pinned_bytes=pinned_bytes):
@@ -167,10 +172,13 @@ class ApiServer:
             case RunRequest(transport=transport):
                 raise ConfigError(f"no transport {transport!r}", hint="use shared or stream")
 
-    async def _kill(self, number: int) -> dict[str, Any]:
+    def _find(self, number: int) -> Session:
         session = self._broker.sessions.get(number)
         if session is None:
             raise DaemonError(f"no session {number}", hint="see `kvgpu session list`")
+        return session
+
+    async def _kill(self, session: Session) -> dict[str, Any]:
         session.end((cuda_errors.NOT_PERMITTED, "ended by the host's administrator"))
         await session.gone.wait()
         return {}

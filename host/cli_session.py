@@ -15,7 +15,12 @@ from kvgpu.host import paths
 from kvgpu.host.cli_output import Json, RuntimeDir, ask, print_fields, print_json, print_table
 from kvgpu.host.client import end_session
 from kvgpu.host.errors import ConfigError
-from kvgpu.host.messages import HostStatusRequest, SessionKillRequest, SessionListRequest
+from kvgpu.host.messages import (
+    HostStatusRequest,
+    SessionKillRequest,
+    SessionListRequest,
+    SessionShowRequest,
+)
 from kvgpu.host.units import format_size
 
 app = typer.Typer(help="Processes that compute.", no_args_is_help=True)
@@ -32,7 +37,7 @@ def session_list(runtime_dir: RuntimeDir = paths.RUNTIME_DIR, as_json: Json = Fa
     rows = [
         (
             *(s["session"], s["vm"], s["pid"], s["uid"], s["comm"], s["worker_pid"], s["state"]),
-            time.strftime("%F %T", time.localtime(s["started_at_s"])),
+            _local_time(s["started_at_s"]),
             format_size(s["pinned_bytes"]),
         )
         for s in sessions
@@ -44,15 +49,20 @@ def session_list(runtime_dir: RuntimeDir = paths.RUNTIME_DIR, as_json: Json = Fa
 def session_show(
     session: int, runtime_dir: RuntimeDir = paths.RUNTIME_DIR, as_json: Json = False
 ) -> None:
-    """Show all about one session."""
-    info = _find(runtime_dir, session)
-    if info is None:
-        raise ConfigError(f"no session {session}", hint="see `kvgpu session list`")
+    """Show all about one session: whose it is, its memory, its calls and the last that failed."""
+    info = ask(runtime_dir, SessionShowRequest(session))["session"]
     if as_json:
         print_json(info)
-    else:
-        started = time.strftime("%F %T", time.localtime(info["started_at_s"]))
-        print_fields(info | {"started_at_s": started})
+        return
+    activity = info.pop("activity")
+    age_s = int(time.time() - info["started_at_s"])
+    info["started_at_s"] = f"{_local_time(info['started_at_s'])}, {age_s} s ago"
+    info["pinned_bytes"] = format_size(info["pinned_bytes"])
+    if activity is None:
+        print_fields(info | {"activity": "not known: the worker does not answer"})
+        return
+    print_fields(info | _activity_fields(activity))
+    print_table(("call", "n"), list(activity["calls"].items()))
 
 
 @app.command("logs")
@@ -96,6 +106,28 @@ def session_kill(
                 killed.append(info["session"])
     if as_json:
         print_json({"killed": killed})
+
+
+def _activity_fields(activity: dict[str, Any]) -> dict[str, str]:
+    fields = {}
+    for ordinal, device in enumerate(activity["devices"]):
+        own, free, total = (format_size(device[f"{of}_bytes"]) for of in ("own", "free", "total"))
+        use = f"{own}, {free} of {total} free" if device["total_bytes"] else "not used"
+        fields[f"device {ordinal}"] = use
+    now, peak = (format_size(activity[f"{of}memory_bytes"]) for of in ("", "peak_"))
+    fields["memory"] = f"{now}, at most {peak}"
+    fields["calls"] = f"{activity['n_calls']}, {activity['n_failed']} failed"
+    last = activity["last_error"]
+    fields["last error"] = (
+        f"{last['call']}: {last['name']} ({last['result']}), {_local_time(last['at_s'])}"
+        if last
+        else "none"
+    )
+    return fields
+
+
+def _local_time(unix_s: float) -> str:
+    return time.strftime("%F %T", time.localtime(unix_s))
 
 
 def _find(runtime_dir: Path, session: int) -> dict[str, Any] | None:

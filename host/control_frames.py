@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kvgpu.host.activity_frames import Activity, ActivityQuery
 from kvgpu.host.complaints import Complaints
 from kvgpu.host.device_frames import DeviceQuery, DeviceReport, Usage, UsageQuery
 from kvgpu.host.errors import ProtocolError
@@ -295,6 +296,7 @@ BODIES: dict[int, type[Body]] = {
         *(Hello, Welcome, Refused, Open, Opened, Close, Closed, Kick, Ping, Pong, Query, Facts),
         *(Ready, ExtentAlloc, Extent, ExtentFree, Failed, End, Resumed, Sessions),
         *(Prestarted, Assign, DeviceQuery, DeviceReport, UsageQuery, Usage, Resolve, Resolved),
+        *(ActivityQuery, Activity),
     )
 }
 

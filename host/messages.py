@@ -37,6 +37,12 @@ class SessionListRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionShowRequest:
+    OP: ClassVar[str] = "session_show"
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionKillRequest:
     OP: ClassVar[str] = "session_kill"
     session: int
@@ -63,6 +69,7 @@ Request: TypeAlias = (
     HookRequest
     | HostStatusRequest
     | SessionListRequest
+    | SessionShowRequest
     | SessionKillRequest
     | VmListRequest
     | RunRequest
@@ -70,8 +77,8 @@ Request: TypeAlias = (
 _REQUESTS: dict[str, type[Request]] = {
     request.OP: request
     for request in (
-        *(HookRequest, HostStatusRequest, SessionListRequest, SessionKillRequest),
-        *(VmListRequest, RunRequest),
+        *(HookRequest, HostStatusRequest, SessionListRequest, SessionShowRequest),
+        *(SessionKillRequest, VmListRequest, RunRequest),
     )
 }
 
@@ -93,6 +100,19 @@ class SessionInfo:
     pinned_bytes: int
     doorbell: int  # that its program rings to wake the worker; 0: it has none
     log: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionActivity:
+    """What `kvgpu session show` adds, by the word of the session's worker."""
+
+    devices: list[dict[str, int]]  # own_bytes; free_bytes and total_bytes: 0 without a context
+    memory_bytes: int  # of all devices, that the program has
+    peak_memory_bytes: int
+    n_calls: int  # that reached the host
+    n_failed: int
+    last_error: dict[str, Any] | None  # call, result, name, at_s (Unix time)
+    calls: dict[str, int]  # the most frequent
 
 
 @dataclass(frozen=True, slots=True)

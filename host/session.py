@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from kvgpu.host import cuda_errors
+from kvgpu.host.activity_frames import Activity, ActivityQuery
 from kvgpu.host.complaints import Complaints, plain
 from kvgpu.host.control_frames import (
     FEATURE_BYTE_STREAM,
@@ -47,6 +48,7 @@ from kvgpu.host.worker_process import WorkerProcess, start_worker
 from kvgpu.host.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
+_ACTIVITY_LIMIT_S = 1.0  # a worker answers at once, whatever its driver does; an older one never
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Session:
         self._why_ended: tuple[int, str] | None = None
         self._complaints = Complaints(_log, f"session {number}")
         self._meter = UsageMeter(self._send)
+        self._activity: asyncio.Future[Activity] | None = None  # asked for
 
     @property
     def comm(self) -> str:
@@ -224,6 +227,15 @@ class Session:
         """Return what it uses of each device now, by its worker's word."""
         return await self._meter.measure()
 
+    async def activity(self) -> Activity | None:
+        """Return what it has done, by its worker's word; None: that does not answer."""
+        if self._activity is None:
+            self._activity = asyncio.get_running_loop().create_future()
+            self._send(Frame(ActivityQuery()))
+        asked = self._activity
+        await asyncio.wait([asked], timeout=_ACTIVITY_LIMIT_S)
+        return asked.result() if asked.done() else None
+
     def end(self, why: tuple[int, str] | None = None) -> None:
         """Begin to end the session; `gone` is set once nothing of it is left."""
         if self.state == "ending":
@@ -290,6 +302,10 @@ class Session:
                 self.worker.send(Frame(Extent(offset, 0), frame.id))
             case Usage() as usage:
                 self._meter.on_answer(usage)
+            case Activity() as activity:
+                if self._activity and not self._activity.done():
+                    self._activity.set_result(activity)
+                self._activity = None
             case Resolve() as question:
                 self._shares.ask(self, frame.id, question)
             case Resolved():

@@ -86,12 +86,10 @@ SOFTWARE_GPU_API cuLibraryGetUnifiedFunction(void**, CUlibrary library, const ch
 // There is no profiler that could be switched on or off.
 SOFTWARE_GPU_API cuProfilerStart() {
   Context* context;
-  return enter(&context);
+  RETURN_IF_FAILED(enter(&context));
+  return check_capture_safe(*context);
 }
-SOFTWARE_GPU_API cuProfilerStop() {
-  Context* context;
-  return enter(&context);
-}
+SOFTWARE_GPU_API cuProfilerStop() { return cuProfilerStart(); }
 SOFTWARE_GPU_API cuProfilerInitialize(const char*, const char*, int) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -108,11 +106,35 @@ SOFTWARE_GPU_API cuDeviceTotalMem(unsigned* n_bytes, CUdevice device) {
   *n_bytes = static_cast<unsigned>(std::min<size_t>(total, UINT32_MAX));
   return CUDA_SUCCESS;
 }
-#undef cuModuleGetGlobal
-SOFTWARE_GPU_API cuModuleGetGlobal(unsigned*, unsigned*, CUmodule, const char*) {
+
+// Nothing but the processor writes to this memory.
+SOFTWARE_GPU_API cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target,
+                                            CUflushGPUDirectRDMAWritesScope scope) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  return CUDA_ERROR_INVALID_CONTEXT;  // every context here is of a newer version
+  const bool is_known = target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
+                        (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
+                         scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
+  return is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// No process has a budget of memory, so no callback is ever due.
+struct CUasyncCallbackEntry_st {
+  CUdevice device;
+};
+SOFTWARE_GPU_API cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback function, void*,
+                                                   CUasyncCallbackHandle* callback) {
+  RETURN_IF_FAILED(check_device(device));
+  if (!function || !callback) return CUDA_ERROR_INVALID_VALUE;
+  *callback = new CUasyncCallbackEntry_st{device};
+  return CUDA_SUCCESS;
+}
+SOFTWARE_GPU_API cuDeviceUnregisterAsyncNotification(CUdevice device,
+                                                     CUasyncCallbackHandle callback) {
+  RETURN_IF_FAILED(check_device(device));
+  if (!callback || callback->device != device) return CUDA_ERROR_INVALID_VALUE;
+  delete callback;
+  return CUDA_SUCCESS;
 }
 
 // Attributes say of what follows that the device does not do it.
@@ -121,21 +143,6 @@ SOFTWARE_GPU_API cuDeviceGetLuid(char*, unsigned*, CUdevice device) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 SOFTWARE_GPU_API cuDeviceGetNvSciSyncAttributes(void*, CUdevice device, int) {
-  RETURN_IF_FAILED(check_device(device));
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-SOFTWARE_GPU_API cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
-                                            CUflushGPUDirectRDMAWritesScope) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-SOFTWARE_GPU_API cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback, void*,
-                                                   CUasyncCallbackHandle*) {
-  RETURN_IF_FAILED(check_device(device));
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-SOFTWARE_GPU_API cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle) {
   RETURN_IF_FAILED(check_device(device));
   return CUDA_ERROR_NOT_SUPPORTED;
 }

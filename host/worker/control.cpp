@@ -173,7 +173,8 @@ void Control::free_extent(uint64_t offset) {
   unanswered_[ask(Type::EXTENT_FREE, {.value = offset})].abandoned = true;
 }
 
-std::string Control::serve(Measure measure) {
+std::string Control::serve(Measure measure, Report report) {
+  report_ = std::move(report);
   std::thread([this, measure = std::move(measure)] { answer_usage(measure); }).detach();
   while (read_frames()) {
     if (away_limit_.count() == 0) return "kvgpud is gone";
@@ -237,6 +238,8 @@ void Control::on_frame(const control::FrameHeader& header, const char* payload,
       usage_wanted_.notify_one();
       return;
     }
+    case Type::ACTIVITY_QUERY:
+      return answer_activity(header.id);
     default:
       break;
   }
@@ -300,6 +303,13 @@ void Control::answer_usage(const Measure& measure) {
     send_frame(CONTROL_FD, Type::USAGE, query, usage.data(),
                static_cast<uint32_t>(usage.size() * sizeof usage[0]));
   }
+}
+
+void Control::answer_activity(uint32_t query) {
+  const std::vector<std::byte> activity = report_();
+  const std::lock_guard lock(mutex_);
+  send_frame(CONTROL_FD, Type::ACTIVITY, query, activity.data(),
+             static_cast<uint32_t>(activity.size()));
 }
 
 void Control::on_extent(uint32_t request, const control::Extent& extent) {

@@ -68,7 +68,9 @@ class Control {
   // Reads until kvgpud ends the session; returns why. `measure` answers USAGE_QUERY, on a thread of
   // its own: the driver may keep it for long, and END must be heard.
   using Measure = std::function<std::vector<control::DeviceUsage>()>;
-  std::string serve(Measure measure);
+  // Answers ACTIVITY_QUERY: the payload. It asks no driver.
+  using Report = std::function<std::vector<std::byte>()>;
+  std::string serve(Measure measure, Report report);
 
  private:
   union Question {
@@ -90,6 +92,7 @@ class Control {
   void on_frame(const control::FrameHeader& header, const char* payload, Descriptor descriptor);
   void on_extent(uint32_t request, const control::Extent& extent);
   [[noreturn]] void answer_usage(const Measure& measure);
+  void answer_activity(uint32_t query);
   void on_resolve(uint32_t request, const control::Resolve& asked);
   void on_resolved(uint32_t request, const control::Resolved& answer, Descriptor descriptor);
   uint32_t ask(control::Type type, const Question& question);  // holding mutex_
@@ -105,6 +108,7 @@ class Control {
   std::map<uint32_t, control::Extent> answers_;
   std::condition_variable usage_wanted_;
   std::optional<uint32_t> usage_query_;  // the newest; kvgpud has no other under way
+  Report report_;
   std::map<uint32_t, Share> resolved_;
   uint32_t next_request_ = 1;
   uint64_t n_beats_ = 0;

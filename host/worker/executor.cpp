@@ -262,6 +262,9 @@ void run_task(Session& session, const Task& task) {
     result = session.poison.error();
   } else {
     result = call_handler(session, task, reply);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+      session.activity.fail(task.op->name, result);
+    }
     if (result != CUDA_SUCCESS && (is_sticky(result) || !task.wants_reply())) {
       log("%s (record at %llu): %s", task.op->name, static_cast<unsigned long long>(task.position),
           error_name(*session.driver, result).c_str());

@@ -250,11 +250,12 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   log("session %u: %d devices, block at 0x%llx", config.session_id, n_devices,
       static_cast<unsigned long long>(config.window + config.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));
-  const std::string why = control.serve([] {
+  const auto measure = [] {
     thread_local const bool prepared = (prepare_driver_thread(driver), true);
     (void)prepared;
     return measure_usage(session);
-  });
+  };
+  const std::string why = control.serve(measure, [] { return report_activity(session); });
   session.ending = true;
   store_release(page->ended, 1);
   end_session(why, ExitStatus::ENDED);

@@ -39,8 +39,6 @@ struct OpInfo {
   }
 };
 
-inline constexpr uint16_t MAX_OPCODE = 1023;
-
 const OpInfo* find_op(uint16_t opcode);  // null: unknown
 
 // The same name in static memory; null if the driver API has no such entry point.

@@ -230,15 +230,25 @@ void Session::add_device_range(uint64_t address, const DeviceRange& range) {
     });
   }
   any_of_graphs_ |= range.of_graph;
-  device_ranges_[address] = range;
+  DeviceRange& entry = device_ranges_[address];
+  uncount(entry);
+  entry = range;
+  if (!range.of_graph) memory_bytes_ += range.bytes;
+  peak_memory_bytes_ = std::max(peak_memory_bytes_, memory_bytes_);
+}
+
+void Session::uncount(const DeviceRange& range) {
+  if (!range.of_graph) memory_bytes_ -= range.bytes;
 }
 
 Session::DeviceRange Session::remove_device_range(uint64_t address) {
   const std::lock_guard lock(device_ranges_mutex_);
   const auto found = device_ranges_.find(address);
-  if (found == device_ranges_.end()) return {0, 0};
+  if (found == device_ranges_.end()) return {};
   const DeviceRange range = found->second;
-  if (!range.of_graph) device_ranges_.erase(found);
+  if (range.of_graph) return range;
+  uncount(range);
+  device_ranges_.erase(found);
   return range;
 }
 
@@ -247,6 +257,7 @@ std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {
   std::vector<uint64_t> addresses;
   std::erase_if(device_ranges_, [&](const auto& item) {
     if (item.second.context != context) return false;
+    uncount(item.second);
     if (!item.second.of_graph) addresses.push_back(item.first);
     return true;
   });
@@ -269,6 +280,7 @@ std::vector<std::pair<uint64_t, uint64_t>> Session::take_mappings(uint64_t addre
       continue;
     }
     taken.emplace_back(at->first, at->second.bytes);
+    uncount(at->second);
     at = device_ranges_.erase(at);
   }
   return taken;
@@ -296,6 +308,11 @@ std::vector<uint64_t> Session::device_bytes() const {
     if (context != nullptr) bytes[static_cast<size_t>(context->device)] += context_bytes;
   }
   return bytes;
+}
+
+std::pair<uint64_t, uint64_t> Session::memory_and_peak() const {
+  const std::lock_guard lock(device_ranges_mutex_);
+  return {memory_bytes_, peak_memory_bytes_};
 }
 
 bool Session::is_in_window(uint64_t address, uint64_t len_bytes) const {
@@ -388,6 +405,7 @@ void Session::handle_record(const wire::Header& header) {
   task.position = commands_.position();
   task.op = find_op(header.opcode);
   if (task.op == nullptr) violation(task);
+  activity.count(header.opcode);
   const uint32_t device = wire::target_device(header.target);
   // Who waits for nothing must not fill the pool.
   if (task.op->route == Route::BLOCK && !task.wants_reply()) violation(task);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "activity.h"
 #include "backlog.h"
 #include "blobs.h"
 #include "callbacks.h"
@@ -81,6 +82,7 @@ class Session {
   VirtualMemory virtual_memory;
   DeviceResources device_resources;
   Conditions conditions;
+  Activity activity;
   std::atomic<bool> ending{false};
   std::byte* const block;
   HostPage* const host_page;
@@ -126,10 +128,10 @@ class Session {
   // Device memory that the guest owns: an address that goes to the driver as a copy's source or
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
   struct DeviceRange {
-    uint64_t bytes;
-    wire::Handle context;     // with which it goes; 0: none
-    bool of_graph = false;    // at its address for good, whether it is allocated just now or not
-    bool is_mapping = false;  // of cuMemMap: what adjoins is one piece of memory
+    uint64_t bytes = 0;
+    wire::Handle context = 0;  // with which it goes; 0: none
+    bool of_graph = false;     // at its address for good, whether it is allocated just now or not
+    bool is_mapping = false;   // of cuMemMap: what adjoins is one piece of memory
   };
   void add_device_range(uint64_t address, const DeviceRange& range);
   DeviceRange remove_device_range(uint64_t address);  // 0 bytes: none; a graph's stays
@@ -140,6 +142,8 @@ class Session {
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
   // How much there is of it on each device; of a graph's memory nobody knows whether it is there.
   std::vector<uint64_t> device_bytes() const;
+  // Of all devices together, now and at most.
+  std::pair<uint64_t, uint64_t> memory_and_peak() const;
 
   // Does [address, address + len) lie in the slab or in one extent?
   [[nodiscard]] bool is_session_memory(uint64_t address, uint64_t len_bytes) const;
@@ -154,6 +158,7 @@ class Session {
   void wait_for_others(const DeviceSeqs& after) const;
 
  private:
+  void uncount(const DeviceRange& range);  // from device_ranges_
   CUresult register_range(uint64_t address, uint64_t len_bytes);
   void handle_record(const wire::Header& header);
   void handle_direct(const Task& task);
@@ -170,6 +175,7 @@ class Session {
   mutable std::mutex device_ranges_mutex_;
   std::map<uint64_t, DeviceRange> device_ranges_;
   bool any_of_graphs_ = false;
+  uint64_t memory_bytes_ = 0, peak_memory_bytes_ = 0;  // of device_ranges_
   bool registered_ = false;
   uint64_t registered_in_ = 0;  // serial number of the context
   std::vector<Context> kept_;   // see retire_context(); under extents_mutex_

@@ -27,6 +27,7 @@ GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT"})
 # Scalars that fit a u64 on the wire.
 SCALARS = frozenset(
     "int float size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig"
+    " CUflushGPUDirectRDMAWritesTarget CUflushGPUDirectRDMAWritesScope"
     " CUgraphNodeType CUarray_format CUaddress_mode CUfilter_mode CUexecAffinityType CUdevice_P2PAttribute".split()
 ) | {"unsigned int", "unsigned long long"}
 

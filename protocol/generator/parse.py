@@ -19,6 +19,8 @@ TYPEDEF_HEADERS = (
     "cudaEGLTypedefs.h",
     "cudaVDPAUTypedefs.h",
 )
+# cudaProfiler.h comes in another wheel. Of what takes nothing the type says all.
+_PROFILER_SWITCH = re.compile(r"PFN_(cuProfiler\w+)_v\d+\)\(void\)")
 _TYPEDEF = re.compile(r"\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
 
 
@@ -44,7 +46,9 @@ def load(root: Path, include: Path) -> Model:
     digest = check_inputs(root / "protocol/inputs.lock", include)
     unit = parse_header(include, "cuda.h", "__CUDA_API_VERSION_INTERNAL")
     functions = functions_of(unit, "cu")
-    api = read_api(root / "protocol/api.toml", functions)
+    switches = _PROFILER_SWITCH.findall((include / "cudaProfilerTypedefs.h").read_text())
+    without_parameters = {name: Function(name, ()) for name in switches}
+    api = read_api(root / "protocol/api.toml", functions | without_parameters)
     exported = (root / "tests/data/names-cuda13.txt").read_text().split()
     opcode_minors = _opcode_minors((root / "tests/data/opcodes.tsv").read_text())
     typedefs: list[tuple[str, int, str]] = []

@@ -22,6 +22,7 @@ from typing import TextIO
 from framework.guest_image import GuestImage, guest_image, run
 from framework.host_services import REPOSITORY, kvgpu, kvgpud, libvirt
 from framework.packages import built_repo, install_command
+from framework.runtimes import nvrtc, wheels
 from framework.vm import AS_NOBODY, Vm
 
 LOGS = REPOSITORY / "build" / "demo"
@@ -29,6 +30,9 @@ BUILT_PROGRAM = REPOSITORY / "build" / "release" / "tests" / "programs" / "demo"
 PROGRAM = LOGS / "demo"
 INSTALLED_LIBRARY = "/usr/lib/x86_64-linux-gnu/kvgpu/libcuda.so.1"
 PROGRAM_LIMIT_S = 240.0
+PYTHON_PROGRAM = REPOSITORY / "tests/loopback/runtimes/cuda_python.py"
+SITE = LOGS / "site-packages"
+GUESTS_SITE = "/usr/local/lib/python3*/dist-packages"
 
 # Runs the program as any user would, and looks at the running process for what cannot be seen
 # afterwards: the library it has mapped and its environment.
@@ -94,6 +98,18 @@ def check_program(demo: Demo) -> str:
     return digest
 
 
+def copy_wheels() -> None:
+    """Put into SITE what pip would install in the guest, which has no network."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    bindings = wheels().parent / "cuda"
+    sources = shutil.ignore_patterns("*.cpp", "*.pyx", "*.pxd", "__pycache__")
+    shutil.copytree(bindings, SITE / "cuda", ignore=sources)
+    (SITE / "nvidia/cu13/lib").mkdir(parents=True)
+    for library in nvrtc().parent.glob("libnvrtc*.so.13*"):
+        if ".alt." not in library.name:
+            shutil.copy2(library, SITE / "nvidia/cu13/lib")
+
+
 def show_machine(demo: Demo, vm: Vm) -> None:
     demo.show("/proc/version", vm.check("cat /proc/version"))
     devices = vm.check("lspci -n -d 1af4:1110")
@@ -135,6 +151,15 @@ def run_program(demo: Demo, vm: Vm, digest: str) -> None:
     demo.show("environment", f"{environment.strip()} (no LD_*)")
 
 
+def run_python(demo: Demo, vm: Vm) -> None:
+    vm.check(f"cp -rs /payload/{SITE.name}/* {GUESTS_SITE}/")
+    command = f"cd /tmp && {AS_NOBODY} python3 /payload/{PYTHON_PROGRAM.name}"
+    output = vm.run(command, timeout_s=PROGRAM_LIMIT_S)
+    demo.show("guest", output.stdout)
+    demo.show("guest stderr", output.stderr)
+    demo.require(output.status == 0, f"it ended with status {output.status}")
+
+
 def show_host_side(demo: Demo, log: Path) -> None:
     opened = [line for line in log.read_text().splitlines() if "opened for kvgpu-demo" in line]
     demo.require(bool(opened), "kvgpud has opened no session for the VM")
@@ -145,6 +170,7 @@ def steps(demo: Demo) -> None:
     with demo.step("program", "an nvcc-built program with static cudart"):
         packages = built_repo()
         digest = check_program(demo)
+        copy_wheels()
     with demo.step("image", "small Debian guest, made now or reused"):
         image: GuestImage = guest_image()
     with contextlib.ExitStack() as stack:
@@ -152,7 +178,7 @@ def steps(demo: Demo) -> None:
             stack.enter_context(libvirt(LOGS))
         with demo.step("kvgpud", "kvgpud with the software GPU"):
             stack.enter_context(kvgpud(LOGS))
-        vm = Vm("kvgpu-demo", image, [packages, PROGRAM])
+        vm = Vm("kvgpu-demo", image, [packages, PROGRAM, PYTHON_PROGRAM, SITE])
         stack.callback(vm.remove)
         with demo.step("define", "kvgpu vm xml kvgpu-demo … | virsh define /dev/stdin"):
             vm.remove()  # left by a demo that was killed
@@ -166,6 +192,8 @@ def steps(demo: Demo) -> None:
         with demo.step("run", "in the guest: ./demo"):
             run_program(demo, vm, digest)
             show_host_side(demo, LOGS / "kvgpud.log")
+        with demo.step("python", "in the guest: cuda-python, its kernels compiled by NVRTC there"):
+            run_python(demo, vm)
         with demo.step("stop", "virsh destroy; nothing is left"):
             vm.destroy()
             demo.require("kvgpu-demo" not in kvgpu("session", "list"), "a session is left")

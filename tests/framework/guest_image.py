@@ -22,7 +22,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / "build" / "guest-image"
 SUITE = "bookworm"
-PACKAGES = ("systemd-sysv", "udev", "kmod", "procps", "pciutils", "qemu-guest-agent")
+PACKAGES = ("systemd-sysv", "udev", "kmod", "procps", "pciutils", "python3", "qemu-guest-agent")
 KERNEL_METAPACKAGE = "linux-image-cloud-amd64"
 # crc32c_generic is a soft dependency of ext4: not in modules.dep, yet the mount fails without it.
 MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "crc32c_generic", "ext4")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// log_cost N: gives a stream N sets of memory, and counts what the library formats, writes and times
-// for them: its vsnprintf(), write() and clock_gettime() are ours, since an executable's names come
-// first.
+// log_cost N: gives a stream N sets of memory, and counts what the library formats, writes and
+// times for them: its vsnprintf(), write() and clock_gettime() are ours, since an executable's
+// names come first.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/types.h>
@@ -69,8 +69,8 @@ int main(int argc, char** argv) {
   const long own_timed = 1;  // above
   const long all_timed = n_timed - timed - own_timed;
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-  std::printf("formatted %ld\nwritten %ld\ntimed %ld\n# %.3f us a call\n",
-              n_formatted - formatted, n_written - written, all_timed, took.count() / n);
+  std::printf("formatted %ld\nwritten %ld\ntimed %ld\n# %.3f us a call\n", n_formatted - formatted,
+              n_written - written, all_timed, took.count() / n);
   MUST(cuCtxSynchronize());
   MUST(cuMemFree(memory));
   MUST(cuDevicePrimaryCtxRelease(0));

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -58,6 +59,52 @@ def test_host_status(kvgpu: Kvgpu, session: int) -> None:
     status = json.loads(kvgpu("host", "status", "--json").stdout)
     assert status["n_sessions"] == 1
     assert f"pid {status['pid']}" in kvgpu("host", "status").stdout
+
+
+FAILS_ONCE = """
+import ctypes, signal
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+def alloc(mib): return cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(mib << 20))
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert [alloc(3), cuda.cuMemFree_v2(memory), alloc(1), alloc(1 << 30)] == [0, 0, 0, 2]
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_session_show_tells_of_calls_memory_and_the_last_error(
+    host: Loopback, kvgpu: Kvgpu
+) -> None:
+    process = host.start(sys.executable, "-c", FAILS_ONCE)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n", host.logs()
+        (listed,) = json.loads(kvgpu("session", "list", "--json").stdout)
+        shown = json.loads(kvgpu("session", "show", str(listed["session"]), "--json").stdout)
+        lines = kvgpu("session", "show", str(listed["session"])).stdout
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    activity = shown.pop("activity")
+    assert shown == listed
+    assert (activity["memory_bytes"], activity["peak_memory_bytes"]) == (1 << 20, 3 << 20)
+    (device,) = activity["devices"]
+    assert device["own_bytes"] == 1 << 20
+    assert 0 < device["free_bytes"] < device["total_bytes"]
+    calls = activity["calls"]
+    assert (calls["cuMemAlloc_v2"], calls["cuMemFree_v2"]) == (3, 1)
+    assert list(calls.values()) == sorted(calls.values(), reverse=True)
+    assert activity["n_calls"] == sum(calls.values())
+    last = activity["last_error"]
+    assert activity["n_failed"] == 1
+    assert (last["call"], last["result"]) == ("cuMemAlloc_v2", 2)
+    assert last["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert listed["started_at_s"] - 1 < last["at_s"] < time.time() + 1
+    assert "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)" in lines
+    assert "1 MiB, at most 3 MiB" in lines
 
 
 def test_session_show_and_logs(kvgpu: Kvgpu, session: int, host: Loopback) -> None:

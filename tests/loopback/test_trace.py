@@ -47,15 +47,27 @@ class Sum:
 
 
 def calls_of(path: Path) -> list[Call]:
-    lines = (line.split("\t") for line in path.read_text().splitlines() if line[0] != "#")
-    return [
-        Call(
-            *(float(ms), int(thread), name, call_class, int(result), float(guest_us)),
-            *(None if host_us == "-" else int(host_us), int(n_round_trips), int(n_bytes)),
-            json.loads(arguments),
+    calls = []
+    for line in path.read_text().splitlines():
+        if line[0] == "#":
+            continue
+        ms, thread, name, call_class, *rest = line.split("\t")
+        result, guest_us, host_us, n_round_trips, n_bytes, arguments = rest
+        calls.append(
+            Call(
+                ms=float(ms),
+                thread=int(thread),
+                name=name,
+                call_class=call_class,
+                result=int(result),
+                guest_us=float(guest_us),
+                host_us=None if host_us == "-" else int(host_us),
+                n_round_trips=int(n_round_trips),
+                n_bytes=int(n_bytes),
+                arguments=json.loads(arguments),
+            )
         )
-        for ms, thread, name, call_class, result, guest_us, host_us, n_round_trips, n_bytes, arguments in lines
-    ]
+    return calls
 
 
 def table_of(path: Path) -> dict[str, Sum]:
@@ -154,18 +166,16 @@ def test_forked_child_and_what_it_executes_have_files_of_their_own(
     (pid,) = re.findall(r"child (\d+)", trace(host, path, "fork"))
     assert "cuInit" in table_of(path)
     # The program that took the child's place has its number, so its file; that one is emptied.
-    childs = path.with_name(f"trace.{pid}")
-    assert [call.result for call in calls_of(childs)[:2]] == [0, 0]
-    assert len(events_of(childs)) == len(calls_of(childs))
+    forked = path.with_name(f"trace.{pid}")
+    assert [call.result for call in calls_of(forked)[:2]] == [0, 0]
+    assert len(events_of(forked)) == len(calls_of(forked))
     assert {file.name for file in tmp_path.iterdir()} == {
-        *(file.name + suffix for file in (path, childs) for suffix in ("", ".json"))
+        *(file.name + suffix for file in (path, forked) for suffix in ("", ".json"))
     }
 
 
 @pytest.mark.parametrize("how", ["crash", "leave"])
-def test_what_was_called_before_the_end_is_there(
-    host: Loopback, tmp_path: Path, how: str
-) -> None:
+def test_what_was_called_before_the_end_is_there(host: Loopback, tmp_path: Path, how: str) -> None:
     path = tmp_path / "trace"
     done = host.run(sys.executable, PROGRAM, how, KVGPU_TRACE=str(path))
     assert done.returncode == (0 if how == "leave" else 128 + signal.SIGSEGV)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvgpu.host import activity_frames as af
 from kvgpu.host import control_frames as cf
 from kvgpu.host import device_frames as df
 from kvgpu.host.errors import ProtocolError
@@ -56,6 +57,11 @@ bodies = st.one_of(
     ),
     st.builds(df.UsageQuery),
     st.builds(df.Usage, several(st.builds(df.DeviceUsage, u64, u64, u64))),
+    st.builds(af.ActivityQuery),
+    st.builds(
+        *(af.Activity, u64, u64, u64, u64, u64, i32, plain_text(56), plain_text(56)),
+        st.lists(st.tuples(plain_text(56), u64), max_size=61).map(tuple),
+    ),
 )
 frames = st.builds(cf.Frame, bodies, u32)
 
@@ -89,7 +95,7 @@ def test_types_and_sizes_agree_with_control_h() -> None:
     by_name = {body.__name__: body for body in cf.BODIES.values()}
     sizes = re.findall(r"static_assert\(sizeof\((\w+)\) == (\d+)\)", header)
     checked = {name for name, size in sizes if name in by_name}
-    assert {"Hello", "Welcome", "Open", "Opened", "Extent", "DeviceReport"} <= checked
+    assert {"Hello", "Open", "Opened", "Extent", "DeviceReport", "Activity"} <= checked
     layouts = {name: body.LAYOUT for name, body in by_name.items()}
     layouts |= {part.__name__: part.LAYOUT for part in (df.DeviceProcess, df.DeviceUsage)}
     for name, size in sizes:

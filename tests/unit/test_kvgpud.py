@@ -18,6 +18,7 @@ import pytest
 from framework.kvgpud import OPEN, Client, gone, kvgpud, open_run, run
 
 from kvgpu.host import control_frames as cf
+from kvgpu.host import session
 from kvgpu.host.control_frames import Frame
 from kvgpu.host.errors import DaemonError
 from kvgpu.host.ivshmem import range_freer
@@ -26,6 +27,7 @@ from kvgpu.host.kvgpud import _raise_descriptor_limit
 from kvgpu.host.messages import (
     HostStatusRequest,
     SessionKillRequest,
+    SessionShowRequest,
 )
 from kvgpu.host.units import GIB, MIB
 
@@ -318,6 +320,25 @@ def test_session_kill_tells_the_client(tmp_path: Path) -> None:
             assert "administrator" in frame.body.message
             with pytest.raises(DaemonError, match="no session 99"):
                 await api.ask(SessionKillRequest(99))
+
+    run(body)
+
+
+def test_session_show_does_without_a_worker_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_ACTIVITY_LIMIT_S", 0.01)  # an older worker says nothing
+
+    async def body() -> None:
+        async with kvgpud(tmp_path) as daemon:
+            api = await daemon.api()
+            client = Client(await open_run(api))
+            opened, _ = await client.open()
+            for _ in range(2):
+                shown = (await api.ask(SessionShowRequest(opened.session)))["session"]
+                assert shown == (await api.sessions())[0] | {"activity": None}
+            with pytest.raises(DaemonError, match="no session 99"):
+                await api.ask(SessionShowRequest(99))
 
     run(body)
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is seldom asked of devices, and the forms of CUDA before 3.2, whose sizes and addresses have
-// 32 bits.
+// What is seldom asked of devices.
 #include <algorithm>
 #include <vector>
 
@@ -16,12 +15,6 @@ CUresult device_total_mem(unsigned int* bytes, CUdevice dev) {
   if (const CUresult bad = device_total_mem_v2(&all, dev)) return bad;
   *bytes = static_cast<unsigned>(std::min<size_t>(all, UINT32_MAX));
   return CUDA_SUCCESS;
-}
-
-CUresult module_get_global(CUdeviceptr_v1*, unsigned int*, CUmodule, const char*) {
-  const Call call(CaptureRule::ALLOWED);
-  // Every context here is of a newer version.
-  return call.status() != CUDA_SUCCESS ? call.status() : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult device_get_properties(CUdevprop* prop, CUdevice dev) {

@@ -133,10 +133,6 @@ CUresult mem_host_alloc(void** pp, size_t bytesize, unsigned int Flags) {
 }
 
 CUresult mem_alloc_host_v2(void** pp, size_t bytesize) { return mem_host_alloc(pp, bytesize, 0); }
-CUresult mem_alloc_host(void** pp, unsigned int bytesize) {
-  return mem_host_alloc(pp, bytesize, 0);
-}
-
 CUresult mem_free_host(void* p) {
   if (p == nullptr) return CUDA_SUCCESS;
   const auto address = reinterpret_cast<uint64_t>(p);

@@ -31,7 +31,7 @@ struct Traffic {
 thread_local Traffic traffic;
 
 struct Output {
-  bool is_childs = false;
+  bool is_of_child = false;
   bool has_failed = false;
   std::mutex mutex;  // guards the entries' sums, too
   int text_fd = -1, chrome_fd = -1;
@@ -130,7 +130,7 @@ int open_locked(const std::string& path) {
 
 bool open_files(Output* out, const std::string& path) {
   const std::string own = path + "." + std::to_string(getpid());
-  std::string name = out->is_childs ? own : path;
+  std::string name = out->is_of_child ? own : path;
   out->text_fd = open_locked(name);
   if (out->text_fd < 0 && errno == EWOULDBLOCK) out->text_fd = open_locked(name = own);
   if (out->text_fd >= 0) out->chrome_fd = open_locked(name += ".json");
@@ -227,7 +227,7 @@ void Trace::begin_anew_in_child() {
   }
   // Another thread of the parent may have held the lock of the one there was.
   the_output = new Output;
-  the_output->is_childs = true;
+  the_output->is_of_child = true;
   state_.store(State::UNDECIDED, std::memory_order_relaxed);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // KVGPU_TRACE=FILE: each call into a file, another one for Chrome's trace viewer, a table at the
-// end (docs/looking-inside.md). Where it is not asked for, a call costs a load and a branch more, whose
-// outcome never changes.
+// end (docs/looking-inside.md). Where it is not asked for, a call costs a load and a branch more,
+// whose outcome never changes.
 #pragma once
 
 #include <array>

@@ -109,7 +109,6 @@ CUresult mem_alloc_pitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
 CUresult mem_get_address_range_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr);
 CUresult mem_host_alloc(void** pp, size_t bytesize, unsigned int Flags);
 CUresult mem_alloc_host_v2(void** pp, size_t bytesize);
-CUresult mem_alloc_host(void** pp, unsigned int bytesize);
 CUresult mem_free_host(void* p);
 CUresult mem_host_register(void* p, size_t bytesize, unsigned int Flags);
 CUresult mem_host_register_v2(void* p, size_t bytesize, unsigned int Flags);
@@ -247,8 +246,6 @@ CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned int n
 CUresult module_unload(CUmodule hmod);
 CUresult module_get_function(CUfunction* hfunc, CUmodule hmod, const char* name);
 CUresult module_get_global_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name);
-CUresult module_get_global(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
-                           const char* name);
 CUresult library_get_unified_function(void** fptr, CUlibrary library, const char* symbol);
 CUresult func_get_attribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc);
 CUresult func_set_attribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
@@ -697,5 +694,68 @@ CUresult tensor_map_encode_im2col_wide(
     CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
     CUtensorMapFloatOOBfill oobFill);
 CUresult tensor_map_replace_address(CUtensorMap* tensorMap, void* globalAddress);
+CUresult profiler_start();
+CUresult profiler_stop();
+CUresult device_register_async_notification(CUdevice device, CUasyncCallback callbackFunc,
+                                            void* userData, CUasyncCallbackHandle* callback);
+CUresult device_unregister_async_notification(CUdevice device, CUasyncCallbackHandle callback);
+CUresult flush_gpudirect_rdmawrites(CUflushGPUDirectRDMAWritesTarget target,
+                                    CUflushGPUDirectRDMAWritesScope scope);
+CUresult array_3d_create(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1* pAllocateArray);
+CUresult array_3d_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* pArrayDescriptor, CUarray hArray);
+CUresult array_create(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR_v1* pAllocateArray);
+CUresult array_get_descriptor(CUDA_ARRAY_DESCRIPTOR_v1* pArrayDescriptor, CUarray hArray);
+CUresult mem_alloc(CUdeviceptr_v1* dptr, unsigned int bytesize);
+CUresult mem_alloc_host(void** pp, unsigned int bytesize);
+CUresult mem_alloc_pitch(CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned int WidthInBytes,
+                         unsigned int Height, unsigned int ElementSizeBytes);
+CUresult mem_free(CUdeviceptr_v1 dptr);
+CUresult mem_get_address_range(CUdeviceptr_v1* pbase, unsigned int* psize, CUdeviceptr_v1 dptr);
+CUresult mem_get_info(unsigned int* free, unsigned int* total);
+CUresult mem_host_get_device_pointer(CUdeviceptr_v1* pdptr, void* p, unsigned int Flags);
+CUresult memcpy_2d(const CUDA_MEMCPY2D_v1* pCopy);
+CUresult memcpy_2d_async(const CUDA_MEMCPY2D_v1* pCopy, CUstream hStream);
+CUresult memcpy_2d_unaligned(const CUDA_MEMCPY2D_v1* pCopy);
+CUresult memcpy_3d(const CUDA_MEMCPY3D_v1* pCopy);
+CUresult memcpy_3d_async(const CUDA_MEMCPY3D_v1* pCopy, CUstream hStream);
+CUresult memcpy_atoa(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
+                     unsigned int srcOffset, unsigned int ByteCount);
+CUresult memcpy_atod(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int srcOffset,
+                     unsigned int ByteCount);
+CUresult memcpy_atoh(void* dstHost, CUarray srcArray, unsigned int srcOffset,
+                     unsigned int ByteCount);
+CUresult memcpy_atoh_async(void* dstHost, CUarray srcArray, unsigned int srcOffset,
+                           unsigned int ByteCount, CUstream hStream);
+CUresult memcpy_dtoa(CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice,
+                     unsigned int ByteCount);
+CUresult memcpy_dtod(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount);
+CUresult memcpy_dtod_async(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice,
+                           unsigned int ByteCount, CUstream hStream);
+CUresult memcpy_dtoh(void* dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount);
+CUresult memcpy_dtoh_async(void* dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount,
+                           CUstream hStream);
+CUresult memcpy_htoa(CUarray dstArray, unsigned int dstOffset, const void* srcHost,
+                     unsigned int ByteCount);
+CUresult memcpy_htoa_async(CUarray dstArray, unsigned int dstOffset, const void* srcHost,
+                           unsigned int ByteCount, CUstream hStream);
+CUresult memcpy_htod(CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount);
+CUresult memcpy_htod_async(CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned int ByteCount,
+                           CUstream hStream);
+CUresult memset_d16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N);
+CUresult memset_d2d16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us,
+                      unsigned int Width, unsigned int Height);
+CUresult memset_d2d32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui,
+                      unsigned int Width, unsigned int Height);
+CUresult memset_d2d8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc,
+                     unsigned int Width, unsigned int Height);
+CUresult memset_d32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N);
+CUresult memset_d8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N);
+CUresult module_get_global(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
+                           const char* name);
+CUresult tex_ref_get_address(CUdeviceptr_v1* pdptr, CUtexref hTexRef);
+CUresult tex_ref_set_address(unsigned int* ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr,
+                             unsigned int bytes);
+CUresult tex_ref_set_address_2d(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1* desc,
+                                CUdeviceptr_v1 dptr, unsigned int Pitch);
 
 }  // namespace kvgpu::guest

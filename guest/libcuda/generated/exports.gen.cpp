@@ -1015,17 +1015,6 @@ EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void** pp, size_t bytesize) {
                                                   },
                                                   pp, bytesize));
 }
-EXPORT CUresult CUDAAPI cuMemAllocHost(void** pp, unsigned int bytesize) {
-  static constinit guest::TracedEntry entry{"cuMemAllocHost", "local", "pp bytesize"};
-  return guest::answered("cuMemAllocHost", guest::traced(
-                                               entry,
-                                               [&] {
-                                                 if (!guest::Session::is_open())
-                                                   return CUDA_ERROR_NOT_INITIALIZED;
-                                                 return guest::mem_alloc_host(pp, bytesize);
-                                               },
-                                               pp, bytesize));
-}
 EXPORT CUresult CUDAAPI cuMemFreeHost(void* p) {
   static constinit guest::TracedEntry entry{"cuMemFreeHost", "completion", "p"};
   return guest::answered("cuMemFreeHost", guest::traced(
@@ -2240,19 +2229,6 @@ EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, C
                                                            dptr, bytes, hmod, name);
                                                      },
                                                      dptr, bytes, hmod, name));
-}
-EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
-                                          const char* name) {
-  static constinit guest::TracedEntry entry{"cuModuleGetGlobal", "local", "dptr bytes hmod name"};
-  return guest::answered("cuModuleGetGlobal", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::module_get_global(dptr, bytes,
-                                                                                    hmod, name);
-                                                  },
-                                                  dptr, bytes, hmod, name));
 }
 EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** fptr, CUlibrary library,
                                                     const char* symbol) {
@@ -5898,6 +5874,563 @@ EXPORT CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* 
                                return guest::tensor_map_replace_address(tensorMap, globalAddress);
                              },
                              tensorMap, globalAddress));
+}
+EXPORT CUresult CUDAAPI cuProfilerStart() {
+  static constinit guest::TracedEntry entry{"cuProfilerStart", "local", ""};
+  return guest::answered("cuProfilerStart", guest::traced(entry, [&] {
+                           if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                           return guest::profiler_start();
+                         }));
+}
+EXPORT CUresult CUDAAPI cuProfilerStop() {
+  static constinit guest::TracedEntry entry{"cuProfilerStop", "local", ""};
+  return guest::answered("cuProfilerStop", guest::traced(entry, [&] {
+                           if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                           return guest::profiler_stop();
+                         }));
+}
+EXPORT CUresult CUDAAPI cuDeviceRegisterAsyncNotification(CUdevice device,
+                                                          CUasyncCallback callbackFunc,
+                                                          void* userData,
+                                                          CUasyncCallbackHandle* callback) {
+  static constinit guest::TracedEntry entry{"cuDeviceRegisterAsyncNotification", "local",
+                                            "device callbackFunc userData callback"};
+  return guest::answered("cuDeviceRegisterAsyncNotification",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::device_register_async_notification(
+                                   device, callbackFunc, userData, callback);
+                             },
+                             device, callbackFunc, userData, callback));
+}
+EXPORT CUresult CUDAAPI cuDeviceUnregisterAsyncNotification(CUdevice device,
+                                                            CUasyncCallbackHandle callback) {
+  static constinit guest::TracedEntry entry{"cuDeviceUnregisterAsyncNotification", "local",
+                                            "device callback"};
+  return guest::answered("cuDeviceUnregisterAsyncNotification",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::device_unregister_async_notification(device, callback);
+                             },
+                             device, callback));
+}
+EXPORT CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target,
+                                                   CUflushGPUDirectRDMAWritesScope scope) {
+  static constinit guest::TracedEntry entry{"cuFlushGPUDirectRDMAWrites", "sync", "target scope"};
+  return guest::answered("cuFlushGPUDirectRDMAWrites",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::flush_gpudirect_rdmawrites(target, scope);
+                             },
+                             target, scope));
+}
+EXPORT CUresult CUDAAPI cuArray3DCreate(CUarray* pHandle,
+                                        const CUDA_ARRAY3D_DESCRIPTOR_v1* pAllocateArray) {
+  static constinit guest::TracedEntry entry{"cuArray3DCreate", "local", "pHandle pAllocateArray"};
+  return guest::answered("cuArray3DCreate", guest::traced(
+                                                entry,
+                                                [&] {
+                                                  if (!guest::Session::is_open())
+                                                    return CUDA_ERROR_NOT_INITIALIZED;
+                                                  return guest::array_3d_create(pHandle,
+                                                                                pAllocateArray);
+                                                },
+                                                pHandle, pAllocateArray));
+}
+EXPORT CUresult CUDAAPI cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* pArrayDescriptor,
+                                               CUarray hArray) {
+  static constinit guest::TracedEntry entry{"cuArray3DGetDescriptor", "local",
+                                            "pArrayDescriptor hArray"};
+  return guest::answered("cuArray3DGetDescriptor", guest::traced(
+                                                       entry,
+                                                       [&] {
+                                                         if (!guest::Session::is_open())
+                                                           return CUDA_ERROR_NOT_INITIALIZED;
+                                                         return guest::array_3d_get_descriptor(
+                                                             pArrayDescriptor, hArray);
+                                                       },
+                                                       pArrayDescriptor, hArray));
+}
+EXPORT CUresult CUDAAPI cuArrayCreate(CUarray* pHandle,
+                                      const CUDA_ARRAY_DESCRIPTOR_v1* pAllocateArray) {
+  static constinit guest::TracedEntry entry{"cuArrayCreate", "local", "pHandle pAllocateArray"};
+  return guest::answered("cuArrayCreate", guest::traced(
+                                              entry,
+                                              [&] {
+                                                if (!guest::Session::is_open())
+                                                  return CUDA_ERROR_NOT_INITIALIZED;
+                                                return guest::array_create(pHandle, pAllocateArray);
+                                              },
+                                              pHandle, pAllocateArray));
+}
+EXPORT CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* pArrayDescriptor,
+                                             CUarray hArray) {
+  static constinit guest::TracedEntry entry{"cuArrayGetDescriptor", "local",
+                                            "pArrayDescriptor hArray"};
+  return guest::answered("cuArrayGetDescriptor", guest::traced(
+                                                     entry,
+                                                     [&] {
+                                                       if (!guest::Session::is_open())
+                                                         return CUDA_ERROR_NOT_INITIALIZED;
+                                                       return guest::array_get_descriptor(
+                                                           pArrayDescriptor, hArray);
+                                                     },
+                                                     pArrayDescriptor, hArray));
+}
+EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1* dptr, unsigned int bytesize) {
+  static constinit guest::TracedEntry entry{"cuMemAlloc", "local", "dptr bytesize"};
+  return guest::answered("cuMemAlloc", guest::traced(
+                                           entry,
+                                           [&] {
+                                             if (!guest::Session::is_open())
+                                               return CUDA_ERROR_NOT_INITIALIZED;
+                                             return guest::mem_alloc(dptr, bytesize);
+                                           },
+                                           dptr, bytesize));
+}
+EXPORT CUresult CUDAAPI cuMemAllocHost(void** pp, unsigned int bytesize) {
+  static constinit guest::TracedEntry entry{"cuMemAllocHost", "local", "pp bytesize"};
+  return guest::answered("cuMemAllocHost", guest::traced(
+                                               entry,
+                                               [&] {
+                                                 if (!guest::Session::is_open())
+                                                   return CUDA_ERROR_NOT_INITIALIZED;
+                                                 return guest::mem_alloc_host(pp, bytesize);
+                                               },
+                                               pp, bytesize));
+}
+EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPitch,
+                                        unsigned int WidthInBytes, unsigned int Height,
+                                        unsigned int ElementSizeBytes) {
+  static constinit guest::TracedEntry entry{"cuMemAllocPitch", "local",
+                                            "dptr pPitch WidthInBytes Height ElementSizeBytes"};
+  return guest::answered("cuMemAllocPitch",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_alloc_pitch(dptr, pPitch, WidthInBytes, Height,
+                                                             ElementSizeBytes);
+                             },
+                             dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
+}
+EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr) {
+  static constinit guest::TracedEntry entry{"cuMemFree", "local", "dptr"};
+  return guest::answered("cuMemFree", guest::traced(
+                                          entry,
+                                          [&] {
+                                            if (!guest::Session::is_open())
+                                              return CUDA_ERROR_NOT_INITIALIZED;
+                                            return guest::mem_free(dptr);
+                                          },
+                                          dptr));
+}
+EXPORT CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr_v1* pbase, unsigned int* psize,
+                                             CUdeviceptr_v1 dptr) {
+  static constinit guest::TracedEntry entry{"cuMemGetAddressRange", "local", "pbase psize dptr"};
+  return guest::answered("cuMemGetAddressRange", guest::traced(
+                                                     entry,
+                                                     [&] {
+                                                       if (!guest::Session::is_open())
+                                                         return CUDA_ERROR_NOT_INITIALIZED;
+                                                       return guest::mem_get_address_range(
+                                                           pbase, psize, dptr);
+                                                     },
+                                                     pbase, psize, dptr));
+}
+EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int* free, unsigned int* total) {
+  static constinit guest::TracedEntry entry{"cuMemGetInfo", "local", "free total"};
+  return guest::answered("cuMemGetInfo", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::mem_get_info(free, total);
+                                             },
+                                             free, total));
+}
+EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr_v1* pdptr, void* p,
+                                                  unsigned int Flags) {
+  static constinit guest::TracedEntry entry{"cuMemHostGetDevicePointer", "local", "pdptr p Flags"};
+  return guest::answered("cuMemHostGetDevicePointer",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_host_get_device_pointer(pdptr, p, Flags);
+                             },
+                             pdptr, p, Flags));
+}
+EXPORT CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D_v1* pCopy) {
+  static constinit guest::TracedEntry entry{"cuMemcpy2D", "local", "pCopy"};
+  return guest::answered("cuMemcpy2D", guest::traced(
+                                           entry,
+                                           [&] {
+                                             if (!guest::Session::is_open())
+                                               return CUDA_ERROR_NOT_INITIALIZED;
+                                             return guest::memcpy_2d(pCopy);
+                                           },
+                                           pCopy));
+}
+EXPORT CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* pCopy, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpy2DAsync", "local", "pCopy hStream"};
+  return guest::answered("cuMemcpy2DAsync", guest::traced(
+                                                entry,
+                                                [&] {
+                                                  if (!guest::Session::is_open())
+                                                    return CUDA_ERROR_NOT_INITIALIZED;
+                                                  return guest::memcpy_2d_async(pCopy, hStream);
+                                                },
+                                                pCopy, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* pCopy) {
+  static constinit guest::TracedEntry entry{"cuMemcpy2DUnaligned", "local", "pCopy"};
+  return guest::answered("cuMemcpy2DUnaligned", guest::traced(
+                                                    entry,
+                                                    [&] {
+                                                      if (!guest::Session::is_open())
+                                                        return CUDA_ERROR_NOT_INITIALIZED;
+                                                      return guest::memcpy_2d_unaligned(pCopy);
+                                                    },
+                                                    pCopy));
+}
+EXPORT CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D_v1* pCopy) {
+  static constinit guest::TracedEntry entry{"cuMemcpy3D", "local", "pCopy"};
+  return guest::answered("cuMemcpy3D", guest::traced(
+                                           entry,
+                                           [&] {
+                                             if (!guest::Session::is_open())
+                                               return CUDA_ERROR_NOT_INITIALIZED;
+                                             return guest::memcpy_3d(pCopy);
+                                           },
+                                           pCopy));
+}
+EXPORT CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* pCopy, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpy3DAsync", "local", "pCopy hStream"};
+  return guest::answered("cuMemcpy3DAsync", guest::traced(
+                                                entry,
+                                                [&] {
+                                                  if (!guest::Session::is_open())
+                                                    return CUDA_ERROR_NOT_INITIALIZED;
+                                                  return guest::memcpy_3d_async(pCopy, hStream);
+                                                },
+                                                pCopy, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
+                                     unsigned int srcOffset, unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoA", "local",
+                                            "dstArray dstOffset srcArray srcOffset ByteCount"};
+  return guest::answered("cuMemcpyAtoA", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_atoa(dstArray, dstOffset,
+                                                                         srcArray, srcOffset,
+                                                                         ByteCount);
+                                             },
+                                             dstArray, dstOffset, srcArray, srcOffset, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray,
+                                     unsigned int srcOffset, unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoD", "local",
+                                            "dstDevice srcArray srcOffset ByteCount"};
+  return guest::answered("cuMemcpyAtoD", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_atod(dstDevice, srcArray,
+                                                                         srcOffset, ByteCount);
+                                             },
+                                             dstDevice, srcArray, srcOffset, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoH(void* dstHost, CUarray srcArray, unsigned int srcOffset,
+                                     unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoH", "local",
+                                            "dstHost srcArray srcOffset ByteCount"};
+  return guest::answered("cuMemcpyAtoH", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_atoh(dstHost, srcArray,
+                                                                         srcOffset, ByteCount);
+                                             },
+                                             dstHost, srcArray, srcOffset, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync(void* dstHost, CUarray srcArray, unsigned int srcOffset,
+                                          unsigned int ByteCount, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyAtoHAsync", "local",
+                                            "dstHost srcArray srcOffset ByteCount hStream"};
+  return guest::answered("cuMemcpyAtoHAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::memcpy_atoh_async(dstHost, srcArray, srcOffset,
+                                                               ByteCount, hStream);
+                             },
+                             dstHost, srcArray, srcOffset, ByteCount, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset,
+                                     CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoA", "local",
+                                            "dstArray dstOffset srcDevice ByteCount"};
+  return guest::answered("cuMemcpyDtoA", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_dtoa(dstArray, dstOffset,
+                                                                         srcDevice, ByteCount);
+                                             },
+                                             dstArray, dstOffset, srcDevice, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice,
+                                     unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoD", "local",
+                                            "dstDevice srcDevice ByteCount"};
+  return guest::answered("cuMemcpyDtoD", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_dtod(dstDevice, srcDevice,
+                                                                         ByteCount);
+                                             },
+                                             dstDevice, srcDevice, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice,
+                                          unsigned int ByteCount, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoDAsync", "local",
+                                            "dstDevice srcDevice ByteCount hStream"};
+  return guest::answered("cuMemcpyDtoDAsync", guest::traced(
+                                                  entry,
+                                                  [&] {
+                                                    if (!guest::Session::is_open())
+                                                      return CUDA_ERROR_NOT_INITIALIZED;
+                                                    return guest::memcpy_dtod_async(
+                                                        dstDevice, srcDevice, ByteCount, hStream);
+                                                  },
+                                                  dstDevice, srcDevice, ByteCount, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr_v1 srcDevice,
+                                     unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoH", "local", "dstHost srcDevice ByteCount"};
+  return guest::answered("cuMemcpyDtoH", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_dtoh(dstHost, srcDevice,
+                                                                         ByteCount);
+                                             },
+                                             dstHost, srcDevice, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr_v1 srcDevice,
+                                          unsigned int ByteCount, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyDtoHAsync", "local",
+                                            "dstHost srcDevice ByteCount hStream"};
+  return guest::answered("cuMemcpyDtoHAsync", guest::traced(
+                                                  entry,
+                                                  [&] {
+                                                    if (!guest::Session::is_open())
+                                                      return CUDA_ERROR_NOT_INITIALIZED;
+                                                    return guest::memcpy_dtoh_async(
+                                                        dstHost, srcDevice, ByteCount, hStream);
+                                                  },
+                                                  dstHost, srcDevice, ByteCount, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoA(CUarray dstArray, unsigned int dstOffset, const void* srcHost,
+                                     unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoA", "local",
+                                            "dstArray dstOffset srcHost ByteCount"};
+  return guest::answered("cuMemcpyHtoA", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_htoa(dstArray, dstOffset,
+                                                                         srcHost, ByteCount);
+                                             },
+                                             dstArray, dstOffset, srcHost, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffset,
+                                          const void* srcHost, unsigned int ByteCount,
+                                          CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoAAsync", "local",
+                                            "dstArray dstOffset srcHost ByteCount hStream"};
+  return guest::answered("cuMemcpyHtoAAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::memcpy_htoa_async(dstArray, dstOffset, srcHost,
+                                                               ByteCount, hStream);
+                             },
+                             dstArray, dstOffset, srcHost, ByteCount, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void* srcHost,
+                                     unsigned int ByteCount) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoD", "local", "dstDevice srcHost ByteCount"};
+  return guest::answered("cuMemcpyHtoD", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memcpy_htod(dstDevice, srcHost,
+                                                                         ByteCount);
+                                             },
+                                             dstDevice, srcHost, ByteCount));
+}
+EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void* srcHost,
+                                          unsigned int ByteCount, CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemcpyHtoDAsync", "local",
+                                            "dstDevice srcHost ByteCount hStream"};
+  return guest::answered("cuMemcpyHtoDAsync", guest::traced(
+                                                  entry,
+                                                  [&] {
+                                                    if (!guest::Session::is_open())
+                                                      return CUDA_ERROR_NOT_INITIALIZED;
+                                                    return guest::memcpy_htod_async(
+                                                        dstDevice, srcHost, ByteCount, hStream);
+                                                  },
+                                                  dstDevice, srcHost, ByteCount, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N) {
+  static constinit guest::TracedEntry entry{"cuMemsetD16", "local", "dstDevice us N"};
+  return guest::answered("cuMemsetD16", guest::traced(
+                                            entry,
+                                            [&] {
+                                              if (!guest::Session::is_open())
+                                                return CUDA_ERROR_NOT_INITIALIZED;
+                                              return guest::memset_d16(dstDevice, us, N);
+                                            },
+                                            dstDevice, us, N));
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
+                                      unsigned short us, unsigned int Width, unsigned int Height) {
+  static constinit guest::TracedEntry entry{"cuMemsetD2D16", "local",
+                                            "dstDevice dstPitch us Width Height"};
+  return guest::answered("cuMemsetD2D16", guest::traced(
+                                              entry,
+                                              [&] {
+                                                if (!guest::Session::is_open())
+                                                  return CUDA_ERROR_NOT_INITIALIZED;
+                                                return guest::memset_d2d16(dstDevice, dstPitch, us,
+                                                                           Width, Height);
+                                              },
+                                              dstDevice, dstPitch, us, Width, Height));
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
+                                      unsigned int ui, unsigned int Width, unsigned int Height) {
+  static constinit guest::TracedEntry entry{"cuMemsetD2D32", "local",
+                                            "dstDevice dstPitch ui Width Height"};
+  return guest::answered("cuMemsetD2D32", guest::traced(
+                                              entry,
+                                              [&] {
+                                                if (!guest::Session::is_open())
+                                                  return CUDA_ERROR_NOT_INITIALIZED;
+                                                return guest::memset_d2d32(dstDevice, dstPitch, ui,
+                                                                           Width, Height);
+                                              },
+                                              dstDevice, dstPitch, ui, Width, Height));
+}
+EXPORT CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
+                                     unsigned char uc, unsigned int Width, unsigned int Height) {
+  static constinit guest::TracedEntry entry{"cuMemsetD2D8", "local",
+                                            "dstDevice dstPitch uc Width Height"};
+  return guest::answered("cuMemsetD2D8", guest::traced(
+                                             entry,
+                                             [&] {
+                                               if (!guest::Session::is_open())
+                                                 return CUDA_ERROR_NOT_INITIALIZED;
+                                               return guest::memset_d2d8(dstDevice, dstPitch, uc,
+                                                                         Width, Height);
+                                             },
+                                             dstDevice, dstPitch, uc, Width, Height));
+}
+EXPORT CUresult CUDAAPI cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N) {
+  static constinit guest::TracedEntry entry{"cuMemsetD32", "local", "dstDevice ui N"};
+  return guest::answered("cuMemsetD32", guest::traced(
+                                            entry,
+                                            [&] {
+                                              if (!guest::Session::is_open())
+                                                return CUDA_ERROR_NOT_INITIALIZED;
+                                              return guest::memset_d32(dstDevice, ui, N);
+                                            },
+                                            dstDevice, ui, N));
+}
+EXPORT CUresult CUDAAPI cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N) {
+  static constinit guest::TracedEntry entry{"cuMemsetD8", "local", "dstDevice uc N"};
+  return guest::answered("cuMemsetD8", guest::traced(
+                                           entry,
+                                           [&] {
+                                             if (!guest::Session::is_open())
+                                               return CUDA_ERROR_NOT_INITIALIZED;
+                                             return guest::memset_d8(dstDevice, uc, N);
+                                           },
+                                           dstDevice, uc, N));
+}
+EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
+                                          const char* name) {
+  static constinit guest::TracedEntry entry{"cuModuleGetGlobal", "local", "dptr bytes hmod name"};
+  return guest::answered("cuModuleGetGlobal", guest::traced(
+                                                  entry,
+                                                  [&] {
+                                                    if (!guest::Session::is_open())
+                                                      return CUDA_ERROR_NOT_INITIALIZED;
+                                                    return guest::module_get_global(dptr, bytes,
+                                                                                    hmod, name);
+                                                  },
+                                                  dptr, bytes, hmod, name));
+}
+EXPORT CUresult CUDAAPI cuTexRefGetAddress(CUdeviceptr_v1* pdptr, CUtexref hTexRef) {
+  static constinit guest::TracedEntry entry{"cuTexRefGetAddress", "local", "pdptr hTexRef"};
+  return guest::answered("cuTexRefGetAddress", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::tex_ref_get_address(pdptr,
+                                                                                       hTexRef);
+                                                   },
+                                                   pdptr, hTexRef));
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress(unsigned int* ByteOffset, CUtexref hTexRef,
+                                           CUdeviceptr_v1 dptr, unsigned int bytes) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetAddress", "local",
+                                            "ByteOffset hTexRef dptr bytes"};
+  return guest::answered("cuTexRefSetAddress", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::tex_ref_set_address(
+                                                         ByteOffset, hTexRef, dptr, bytes);
+                                                   },
+                                                   ByteOffset, hTexRef, dptr, bytes));
+}
+EXPORT CUresult CUDAAPI cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1* desc,
+                                             CUdeviceptr_v1 dptr, unsigned int Pitch) {
+  static constinit guest::TracedEntry entry{"cuTexRefSetAddress2D", "local",
+                                            "hTexRef desc dptr Pitch"};
+  return guest::answered("cuTexRefSetAddress2D", guest::traced(
+                                                     entry,
+                                                     [&] {
+                                                       if (!guest::Session::is_open())
+                                                         return CUDA_ERROR_NOT_INITIALIZED;
+                                                       return guest::tex_ref_set_address_2d(
+                                                           hTexRef, desc, dptr, Pitch);
+                                                     },
+                                                     hTexRef, desc, dptr, Pitch));
 }
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {

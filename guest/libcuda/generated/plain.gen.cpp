@@ -661,4 +661,13 @@ CUresult param_set_tex_ref(CUfunction hfunc, int texunit, CUtexref hTexRef) {
   return call.sync(wire::Op::cuParamSetTexRef, in);
 }
 
+CUresult flush_gpudirect_rdmawrites(CUflushGPUDirectRDMAWritesTarget target,
+                                    CUflushGPUDirectRDMAWritesScope scope) {
+  Call call(CaptureRule::FORBIDDEN);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuFlushGPUDirectRDMAWrites_in in{call.context(), static_cast<uint64_t>(target),
+                                               static_cast<uint64_t>(scope)};
+  return call.sync(wire::Op::cuFlushGPUDirectRDMAWrites, in);
+}
+
 }  // namespace kvgpu::guest

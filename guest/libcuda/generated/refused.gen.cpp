@@ -6,15 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[133] = {
-    {"cuArray3DCreate",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuArray3DGetDescriptor",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuArrayCreate",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuArrayGetDescriptor",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
+const RefusedName REFUSED_NAMES[91] = {
     {"cuCheckpointProcessCheckpoint", "checkpoints would have to be taken on the host"},
     {"cuCheckpointProcessGetRestoreThreadId", "checkpoints would have to be taken on the host"},
     {"cuCheckpointProcessGetState", "checkpoints would have to be taken on the host"},
@@ -29,13 +21,9 @@ const RefusedName REFUSED_NAMES[133] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuDestroyExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuDeviceGetLuid",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+    {"cuDeviceGetLuid", "answers CUDA_ERROR_NOT_SUPPORTED natively, too (Linux, driver 580)"},
     {"cuDeviceGetNvSciSyncAttributes",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuDeviceRegisterAsyncNotification", "notifications of the device are not passed on to a VM"},
-    {"cuDeviceUnregisterAsyncNotification",
-     "notifications of the device are not passed on to a VM"},
     {"cuEGLApiInit", "graphics interop: a VM has no display of the GPU's"},
     {"cuEGLStreamConsumerAcquireFrame", "graphics interop: a VM has no display of the GPU's"},
     {"cuEGLStreamConsumerConnect", "graphics interop: a VM has no display of the GPU's"},
@@ -51,7 +39,6 @@ const RefusedName REFUSED_NAMES[133] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuExternalMemoryGetMappedMipmappedArray",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuFlushGPUDirectRDMAWrites", "GPUDirect RDMA needs the GPU in the VM"},
     {"cuGLCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLGetDevices", "graphics interop: a VM has no display of the GPU's"},
@@ -106,72 +93,16 @@ const RefusedName REFUSED_NAMES[133] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuImportExternalSemaphore",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuMemAlloc",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemAllocPitch",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemBatchDecompressAsync", "engines that decompress are not served yet"},
-    {"cuMemBatchDecompressAsync_ptsz", "engines that decompress are not served yet"},
-    {"cuMemFree",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemGetAddressRange",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
+    {"cuMemBatchDecompressAsync",
+     "engines that decompress are not served; CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK is "
+     "0, as on an H200"},
+    {"cuMemBatchDecompressAsync_ptsz",
+     "engines that decompress are not served; CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK is "
+     "0, as on an H200"},
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
-    {"cuMemGetInfo",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemHostGetDevicePointer",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMemMapArrayAsync", "arrays whose memory is mapped later are not served"},
     {"cuMemMapArrayAsync_ptsz", "arrays whose memory is mapped later are not served"},
-    {"cuMemcpy2D",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpy2DAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpy2DUnaligned",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpy3D",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpy3DAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyAtoA",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyAtoD",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyAtoH",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyAtoHAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyDtoA",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyDtoD",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyDtoDAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyDtoH",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyDtoHAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyHtoA",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyHtoAAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyHtoD",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemcpyHtoDAsync",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemsetD16",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemsetD2D16",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemsetD2D32",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemsetD2D8",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemsetD32",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuMemsetD8",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuMulticastAddDevice",
      "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuMulticastBindAddr",
@@ -184,19 +115,11 @@ const RefusedName REFUSED_NAMES[133] = {
      "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuMulticastUnbind",
      "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
-    {"cuProfilerInitialize", "CUPTI and profilers need the driver's internals"},
-    {"cuProfilerStart", "CUPTI and profilers need the driver's internals"},
-    {"cuProfilerStop", "CUPTI and profilers need the driver's internals"},
+    {"cuProfilerInitialize", "answers CUDA_ERROR_NOT_SUPPORTED natively, too (Linux, driver 580)"},
     {"cuSignalExternalSemaphoresAsync",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
     {"cuSignalExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
-    {"cuTexRefGetAddress",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuTexRefSetAddress",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
-    {"cuTexRefSetAddress2D",
-     "takes 32-bit device addresses or sizes (CUDA before 3.2): no 64-bit program has any"},
     {"cuVDPAUCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUGetDevice", "graphics interop: a VM has no display of the GPU's"},
@@ -206,140 +129,98 @@ const RefusedName REFUSED_NAMES[133] = {
     {"cuWaitExternalSemaphoresAsync_ptsz",
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
 };
-const int N_REFUSED_NAMES = 133;
-std::atomic<uint64_t> refused_calls[133];
+const int N_REFUSED_NAMES = 91;
+std::atomic<uint64_t> refused_calls[91];
 }  // namespace kvgpu::guest
 
-EXPORT int cuArray3DCreate() { return kvgpu::guest::refuse(0); }
-EXPORT int cuArray3DGetDescriptor() { return kvgpu::guest::refuse(1); }
-EXPORT int cuArrayCreate() { return kvgpu::guest::refuse(2); }
-EXPORT int cuArrayGetDescriptor() { return kvgpu::guest::refuse(3); }
-EXPORT int cuCheckpointProcessCheckpoint() { return kvgpu::guest::refuse(4); }
-EXPORT int cuCheckpointProcessGetRestoreThreadId() { return kvgpu::guest::refuse(5); }
-EXPORT int cuCheckpointProcessGetState() { return kvgpu::guest::refuse(6); }
-EXPORT int cuCheckpointProcessLock() { return kvgpu::guest::refuse(7); }
-EXPORT int cuCheckpointProcessRestore() { return kvgpu::guest::refuse(8); }
-EXPORT int cuCheckpointProcessUnlock() { return kvgpu::guest::refuse(9); }
-EXPORT int cuCoredumpGetAttribute() { return kvgpu::guest::refuse(10); }
-EXPORT int cuCoredumpGetAttributeGlobal() { return kvgpu::guest::refuse(11); }
-EXPORT int cuCoredumpSetAttribute() { return kvgpu::guest::refuse(12); }
-EXPORT int cuCoredumpSetAttributeGlobal() { return kvgpu::guest::refuse(13); }
-EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(14); }
-EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(15); }
-EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(16); }
-EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(17); }
-EXPORT int cuDeviceRegisterAsyncNotification() { return kvgpu::guest::refuse(18); }
-EXPORT int cuDeviceUnregisterAsyncNotification() { return kvgpu::guest::refuse(19); }
-EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(20); }
-EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(21); }
-EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(22); }
-EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(23); }
-EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(24); }
-EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(25); }
-EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(26); }
-EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(27); }
-EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(28); }
-EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(29); }
-EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(30); }
-EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(31); }
-EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(32); }
-EXPORT int cuFlushGPUDirectRDMAWrites() { return kvgpu::guest::refuse(33); }
-EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(34); }
-EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(35); }
-EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(36); }
-EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(37); }
-EXPORT int cuGLInit() { return kvgpu::guest::refuse(38); }
-EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(39); }
-EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(40); }
-EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(41); }
-EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(42); }
-EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(43); }
-EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(44); }
-EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(45); }
-EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(46); }
-EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(47); }
-EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(48); }
-EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(49); }
-EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(50); }
-EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(51); }
-EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(52); }
-EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(53); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(54); }
-EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(55); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(56); }
-EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(57); }
-EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(58); }
-EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(59); }
-EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(60); }
-EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(61); }
-EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(62); }
-EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(63); }
-EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(64); }
-EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(65); }
-EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(66); }
-EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(67); }
-EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(68); }
-EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(69); }
-EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(70); }
-EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(71); }
-EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(72); }
-EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(73); }
-EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(74); }
-EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(75); }
-EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(76); }
-EXPORT int cuMemAlloc() { return kvgpu::guest::refuse(77); }
-EXPORT int cuMemAllocPitch() { return kvgpu::guest::refuse(78); }
-EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(79); }
-EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(80); }
-EXPORT int cuMemFree() { return kvgpu::guest::refuse(81); }
-EXPORT int cuMemGetAddressRange() { return kvgpu::guest::refuse(82); }
-EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(83); }
-EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(84); }
-EXPORT int cuMemGetInfo() { return kvgpu::guest::refuse(85); }
-EXPORT int cuMemHostGetDevicePointer() { return kvgpu::guest::refuse(86); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(87); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(88); }
-EXPORT int cuMemcpy2D() { return kvgpu::guest::refuse(89); }
-EXPORT int cuMemcpy2DAsync() { return kvgpu::guest::refuse(90); }
-EXPORT int cuMemcpy2DUnaligned() { return kvgpu::guest::refuse(91); }
-EXPORT int cuMemcpy3D() { return kvgpu::guest::refuse(92); }
-EXPORT int cuMemcpy3DAsync() { return kvgpu::guest::refuse(93); }
-EXPORT int cuMemcpyAtoA() { return kvgpu::guest::refuse(94); }
-EXPORT int cuMemcpyAtoD() { return kvgpu::guest::refuse(95); }
-EXPORT int cuMemcpyAtoH() { return kvgpu::guest::refuse(96); }
-EXPORT int cuMemcpyAtoHAsync() { return kvgpu::guest::refuse(97); }
-EXPORT int cuMemcpyDtoA() { return kvgpu::guest::refuse(98); }
-EXPORT int cuMemcpyDtoD() { return kvgpu::guest::refuse(99); }
-EXPORT int cuMemcpyDtoDAsync() { return kvgpu::guest::refuse(100); }
-EXPORT int cuMemcpyDtoH() { return kvgpu::guest::refuse(101); }
-EXPORT int cuMemcpyDtoHAsync() { return kvgpu::guest::refuse(102); }
-EXPORT int cuMemcpyHtoA() { return kvgpu::guest::refuse(103); }
-EXPORT int cuMemcpyHtoAAsync() { return kvgpu::guest::refuse(104); }
-EXPORT int cuMemcpyHtoD() { return kvgpu::guest::refuse(105); }
-EXPORT int cuMemcpyHtoDAsync() { return kvgpu::guest::refuse(106); }
-EXPORT int cuMemsetD16() { return kvgpu::guest::refuse(107); }
-EXPORT int cuMemsetD2D16() { return kvgpu::guest::refuse(108); }
-EXPORT int cuMemsetD2D32() { return kvgpu::guest::refuse(109); }
-EXPORT int cuMemsetD2D8() { return kvgpu::guest::refuse(110); }
-EXPORT int cuMemsetD32() { return kvgpu::guest::refuse(111); }
-EXPORT int cuMemsetD8() { return kvgpu::guest::refuse(112); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(113); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(114); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(115); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(116); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(117); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(118); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(119); }
-EXPORT int cuProfilerStart() { return kvgpu::guest::refuse(120); }
-EXPORT int cuProfilerStop() { return kvgpu::guest::refuse(121); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(122); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(123); }
-EXPORT int cuTexRefGetAddress() { return kvgpu::guest::refuse(124); }
-EXPORT int cuTexRefSetAddress() { return kvgpu::guest::refuse(125); }
-EXPORT int cuTexRefSetAddress2D() { return kvgpu::guest::refuse(126); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(127); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(128); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(129); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(130); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(131); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(132); }
+EXPORT int cuCheckpointProcessCheckpoint() { return kvgpu::guest::refuse(0); }
+EXPORT int cuCheckpointProcessGetRestoreThreadId() { return kvgpu::guest::refuse(1); }
+EXPORT int cuCheckpointProcessGetState() { return kvgpu::guest::refuse(2); }
+EXPORT int cuCheckpointProcessLock() { return kvgpu::guest::refuse(3); }
+EXPORT int cuCheckpointProcessRestore() { return kvgpu::guest::refuse(4); }
+EXPORT int cuCheckpointProcessUnlock() { return kvgpu::guest::refuse(5); }
+EXPORT int cuCoredumpGetAttribute() { return kvgpu::guest::refuse(6); }
+EXPORT int cuCoredumpGetAttributeGlobal() { return kvgpu::guest::refuse(7); }
+EXPORT int cuCoredumpSetAttribute() { return kvgpu::guest::refuse(8); }
+EXPORT int cuCoredumpSetAttributeGlobal() { return kvgpu::guest::refuse(9); }
+EXPORT int cuDestroyExternalMemory() { return kvgpu::guest::refuse(10); }
+EXPORT int cuDestroyExternalSemaphore() { return kvgpu::guest::refuse(11); }
+EXPORT int cuDeviceGetLuid() { return kvgpu::guest::refuse(12); }
+EXPORT int cuDeviceGetNvSciSyncAttributes() { return kvgpu::guest::refuse(13); }
+EXPORT int cuEGLApiInit() { return kvgpu::guest::refuse(14); }
+EXPORT int cuEGLStreamConsumerAcquireFrame() { return kvgpu::guest::refuse(15); }
+EXPORT int cuEGLStreamConsumerConnect() { return kvgpu::guest::refuse(16); }
+EXPORT int cuEGLStreamConsumerConnectWithFlags() { return kvgpu::guest::refuse(17); }
+EXPORT int cuEGLStreamConsumerDisconnect() { return kvgpu::guest::refuse(18); }
+EXPORT int cuEGLStreamConsumerReleaseFrame() { return kvgpu::guest::refuse(19); }
+EXPORT int cuEGLStreamProducerConnect() { return kvgpu::guest::refuse(20); }
+EXPORT int cuEGLStreamProducerDisconnect() { return kvgpu::guest::refuse(21); }
+EXPORT int cuEGLStreamProducerPresentFrame() { return kvgpu::guest::refuse(22); }
+EXPORT int cuEGLStreamProducerReturnFrame() { return kvgpu::guest::refuse(23); }
+EXPORT int cuEventCreateFromEGLSync() { return kvgpu::guest::refuse(24); }
+EXPORT int cuExternalMemoryGetMappedBuffer() { return kvgpu::guest::refuse(25); }
+EXPORT int cuExternalMemoryGetMappedMipmappedArray() { return kvgpu::guest::refuse(26); }
+EXPORT int cuGLCtxCreate() { return kvgpu::guest::refuse(27); }
+EXPORT int cuGLCtxCreate_v2() { return kvgpu::guest::refuse(28); }
+EXPORT int cuGLGetDevices() { return kvgpu::guest::refuse(29); }
+EXPORT int cuGLGetDevices_v2() { return kvgpu::guest::refuse(30); }
+EXPORT int cuGLInit() { return kvgpu::guest::refuse(31); }
+EXPORT int cuGLMapBufferObject() { return kvgpu::guest::refuse(32); }
+EXPORT int cuGLMapBufferObjectAsync() { return kvgpu::guest::refuse(33); }
+EXPORT int cuGLMapBufferObjectAsync_v2() { return kvgpu::guest::refuse(34); }
+EXPORT int cuGLMapBufferObjectAsync_v2_ptsz() { return kvgpu::guest::refuse(35); }
+EXPORT int cuGLMapBufferObject_v2() { return kvgpu::guest::refuse(36); }
+EXPORT int cuGLMapBufferObject_v2_ptds() { return kvgpu::guest::refuse(37); }
+EXPORT int cuGLRegisterBufferObject() { return kvgpu::guest::refuse(38); }
+EXPORT int cuGLSetBufferObjectMapFlags() { return kvgpu::guest::refuse(39); }
+EXPORT int cuGLUnmapBufferObject() { return kvgpu::guest::refuse(40); }
+EXPORT int cuGLUnmapBufferObjectAsync() { return kvgpu::guest::refuse(41); }
+EXPORT int cuGLUnregisterBufferObject() { return kvgpu::guest::refuse(42); }
+EXPORT int cuGraphAddExternalSemaphoresSignalNode() { return kvgpu::guest::refuse(43); }
+EXPORT int cuGraphAddExternalSemaphoresWaitNode() { return kvgpu::guest::refuse(44); }
+EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(45); }
+EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(46); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeGetParams() { return kvgpu::guest::refuse(47); }
+EXPORT int cuGraphExternalSemaphoresSignalNodeSetParams() { return kvgpu::guest::refuse(48); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeGetParams() { return kvgpu::guest::refuse(49); }
+EXPORT int cuGraphExternalSemaphoresWaitNodeSetParams() { return kvgpu::guest::refuse(50); }
+EXPORT int cuGraphicsEGLRegisterImage() { return kvgpu::guest::refuse(51); }
+EXPORT int cuGraphicsGLRegisterBuffer() { return kvgpu::guest::refuse(52); }
+EXPORT int cuGraphicsGLRegisterImage() { return kvgpu::guest::refuse(53); }
+EXPORT int cuGraphicsMapResources() { return kvgpu::guest::refuse(54); }
+EXPORT int cuGraphicsMapResources_ptsz() { return kvgpu::guest::refuse(55); }
+EXPORT int cuGraphicsResourceGetMappedEglFrame() { return kvgpu::guest::refuse(56); }
+EXPORT int cuGraphicsResourceGetMappedMipmappedArray() { return kvgpu::guest::refuse(57); }
+EXPORT int cuGraphicsResourceGetMappedPointer() { return kvgpu::guest::refuse(58); }
+EXPORT int cuGraphicsResourceGetMappedPointer_v2() { return kvgpu::guest::refuse(59); }
+EXPORT int cuGraphicsResourceSetMapFlags() { return kvgpu::guest::refuse(60); }
+EXPORT int cuGraphicsResourceSetMapFlags_v2() { return kvgpu::guest::refuse(61); }
+EXPORT int cuGraphicsSubResourceGetMappedArray() { return kvgpu::guest::refuse(62); }
+EXPORT int cuGraphicsUnmapResources() { return kvgpu::guest::refuse(63); }
+EXPORT int cuGraphicsUnmapResources_ptsz() { return kvgpu::guest::refuse(64); }
+EXPORT int cuGraphicsUnregisterResource() { return kvgpu::guest::refuse(65); }
+EXPORT int cuGraphicsVDPAURegisterOutputSurface() { return kvgpu::guest::refuse(66); }
+EXPORT int cuGraphicsVDPAURegisterVideoSurface() { return kvgpu::guest::refuse(67); }
+EXPORT int cuImportExternalMemory() { return kvgpu::guest::refuse(68); }
+EXPORT int cuImportExternalSemaphore() { return kvgpu::guest::refuse(69); }
+EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(70); }
+EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(71); }
+EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(72); }
+EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(73); }
+EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(74); }
+EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(75); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(76); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(77); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(78); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(79); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(80); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(81); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(82); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(83); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(84); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(85); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(86); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(87); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(88); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(89); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(90); }

@@ -252,5 +252,6 @@ CUresult tensor_map_encode_tiled(Session& session, const Task& task, ReplyWriter
 CUresult tensor_map_encode_im2col(Session& session, const Task& task, ReplyWriter& reply);
 CUresult tensor_map_encode_im2col_wide(Session& session, const Task& task, ReplyWriter& reply);
 CUresult tensor_map_replace_address(Session& session, const Task& task, ReplyWriter& reply);
+CUresult flush_gpudirect_rdmawrites(Session& session, const Task& task, ReplyWriter& reply);
 
 }  // namespace kvgpu::worker

@@ -514,6 +514,8 @@ constexpr Row ROWS[] = {
      {"cuTensorMapEncodeIm2colWide", Route::EXECUTE, false, &tensor_map_encode_im2col_wide, {}}},
     {wire::Op::cuTensorMapReplaceAddress,
      {"cuTensorMapReplaceAddress", Route::EXECUTE, false, &tensor_map_replace_address, {}}},
+    {wire::Op::cuFlushGPUDirectRDMAWrites,
+     {"cuFlushGPUDirectRDMAWrites", Route::EXECUTE, false, &flush_gpudirect_rdmawrites, {}}},
 };
 
 constexpr const char* ENTRY_POINTS[] = {

@@ -807,4 +807,16 @@ CUresult param_set_tex_ref(Session& session, const Task& task, ReplyWriter& repl
   return result;
 }
 
+CUresult flush_gpudirect_rdmawrites(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::cuFlushGPUDirectRDMAWrites_in in;
+  if (!task.read(&in)) return session.violation(task);
+  if (const CUresult bad = session.enter(in.context)) return bad;
+  if (session.driver->cuFlushGPUDirectRDMAWrites == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver->cuFlushGPUDirectRDMAWrites(
+      static_cast<CUflushGPUDirectRDMAWritesTarget>(in.target),
+      static_cast<CUflushGPUDirectRDMAWritesScope>(in.scope));
+  (void)reply;
+  return result;
+}
+
 }  // namespace kvgpu::worker

@@ -63,6 +63,8 @@ enum class Type : uint16_t {
   USAGE = 27,
   RESOLVE = 28,
   RESOLVED = 29,
+  ACTIVITY_QUERY = 30,
+  ACTIVITY = 31,
   SHARE = 32,  // from here to 47: a session of the byte-stream form (stream_form.h)
   DATA = 33,
   RECORDS = 34,
@@ -192,6 +194,26 @@ struct Resolved {  // with a descriptor where one belongs to it
   uint8_t content[64];
 };
 static_assert(sizeof(Resolved) == 72);
+
+// What a session has done, by its worker's word; n_counts times CallCount follow, the most frequent
+// first, as many as the payload has room for. Text ends with its field or a NUL.
+struct Activity {
+  uint64_t n_calls;  // records of the guest
+  uint64_t n_failed;
+  uint64_t memory_bytes, peak_memory_bytes;  // of the devices, that the guest has
+  uint64_t failed_at_s;                      // Unix time of the last failure; 0: there was none
+  int32_t cuda_error;                        // what that one answered
+  uint32_t n_counts;
+  char failed_call[56];
+  char error_name[56];
+};
+static_assert(sizeof(Activity) == 160);
+
+struct CallCount {
+  char call[56];
+  uint64_t n_calls;
+};
+static_assert(sizeof(CallCount) == 64);
 
 // SESSIONS: u32 session numbers up to the end of the payload.
 inline constexpr uint32_t MAX_NAMED_SESSIONS = MAX_PAYLOAD_BYTES / sizeof(uint32_t);

@@ -247,6 +247,7 @@ enum class Op : uint16_t {
   cuDeviceGetExecAffinitySupport = 548,
   cuCtxGetExecAffinity = 549,
   cuDeviceGetHostAtomicCapabilities = 550,
+  cuFlushGPUDirectRDMAWrites = 580,
   FLOOR_PLAN = 660,
 };
 
@@ -433,6 +434,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuDeviceGetExecAffinitySupport:
     case Op::cuCtxGetExecAffinity:
     case Op::cuDeviceGetHostAtomicCapabilities:
+    case Op::cuFlushGPUDirectRDMAWrites:
     case Op::FLOOR_PLAN:
       return 3;
     default:

@@ -433,4 +433,10 @@ struct cuParamSetTexRef_in {
   uint64_t hTexRef;
 };
 
+struct cuFlushGPUDirectRDMAWrites_in {
+  Handle context;
+  uint64_t target;
+  uint64_t scope;
+};
+
 }  // namespace kvgpu::wire

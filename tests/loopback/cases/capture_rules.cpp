@@ -2,6 +2,7 @@
 // Which calls a capture in global mode forbids to the thread that began it.
 #include <cstdlib>
 
+#include "profiler.h"
 #include "support.h"
 
 namespace {
@@ -111,6 +112,8 @@ const Rule RULES[] = {
     RULE(UNSAFE, cuMemHostAlloc(&t.pointer, 256, 0)),
     RULE(UNSAFE, cuMemFreeHost(t.spare_pinned)),
     RULE(UNSAFE, cuMemHostRegister(t.page, 4096, 0)),
+    RULE(UNSAFE, cuProfilerStart()),
+    RULE(UNSAFE, cuProfilerStop()),
     RULE(ALLOWED, cuMemHostGetDevicePointer(&t.address, t.pinned, 0)),
     RULE(ALLOWED, cuMemHostGetFlags(&t.flags, t.pinned)),
     RULE(ALLOWED, cuMemGetInfo(&t.bytes, &t.pitch)),

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forms of CUDA before 3.2: a program that finds them by their names gets an error, and nothing
+// is done. And what is switched on and off, or registered, without an effect to be seen.
+#include <dlfcn.h>
+
+#include "profiler.h"
+#include "support.h"
+
+namespace {
+
+using OlderForm = CUresult (*)(void*, void*, void*, void*, void*, void*);
+
+const char* const OLDER_FORMS[] = {
+    "cuMemAlloc",
+    "cuMemAllocHost",
+    "cuMemAllocPitch",
+    "cuMemFree",
+    "cuMemGetInfo",
+    "cuMemGetAddressRange",
+    "cuMemHostGetDevicePointer",
+    "cuModuleGetGlobal",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoD",
+    "cuMemcpyHtoDAsync",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyDtoDAsync",
+    "cuMemcpyDtoA",
+    "cuMemcpyAtoD",
+    "cuMemcpyHtoA",
+    "cuMemcpyAtoH",
+    "cuMemcpyAtoA",
+    "cuMemcpyHtoAAsync",
+    "cuMemcpyAtoHAsync",
+    "cuMemcpy2D",
+    "cuMemcpy2DUnaligned",
+    "cuMemcpy2DAsync",
+    "cuMemcpy3D",
+    "cuMemcpy3DAsync",
+    "cuMemsetD8",
+    "cuMemsetD16",
+    "cuMemsetD32",
+    "cuMemsetD2D8",
+    "cuMemsetD2D16",
+    "cuMemsetD2D32",
+    "cuArrayCreate",
+    "cuArray3DCreate",
+};
+
+CUresult call_older(const char* name) {
+  void* const function = dlsym(RTLD_DEFAULT, name);
+  REQUIRE_MESSAGE(function != nullptr, name);
+  unsigned words[64] = {};
+  return reinterpret_cast<OlderForm>(function)(words, words, words, words, words, words);
+}
+
+}  // namespace
+
+TEST_CASE("older forms: a context of today does not take 32-bit addresses and sizes") {
+  const Gpu gpu;
+  for (const char* name : OLDER_FORMS) {
+    CAPTURE(name);
+    CU_IS(call_older(name), CUDA_ERROR_INVALID_CONTEXT);
+  }
+  unsigned free = ~0u, total = ~0u;
+  using GetInfo = CUresult (*)(unsigned*, unsigned*);
+  const auto get_info = reinterpret_cast<GetInfo>(dlsym(RTLD_DEFAULT, "cuMemGetInfo"));
+  CU_IS(get_info(&free, &total), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("profiler: its switches work where there is none, in any order") {
+  {
+    const Gpu gpu;
+    CU(cuProfilerStop());
+    CU(cuProfilerStart());
+    CU(cuProfilerStart());
+    CU(cuProfilerStop());
+  }
+  CU(cuCtxSetCurrent(nullptr));
+  CU_IS(cuProfilerStart(), CUDA_ERROR_INVALID_CONTEXT);
+  CU_IS(cuProfilerStop(), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("notification: callbacks are kept for a device until they are taken back") {
+  const Gpu gpu;
+  const CUasyncCallback never = [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) {
+    FAIL("nothing was to be told");
+  };
+  CUasyncCallbackHandle first = nullptr, second = nullptr;
+  CU(cuDeviceRegisterAsyncNotification(gpu.device, never, nullptr, &first));
+  CU(cuDeviceRegisterAsyncNotification(gpu.device, never, nullptr, &second));
+  CHECK(first != second);
+  CU_IS(cuDeviceRegisterAsyncNotification(gpu.device, nullptr, nullptr, &second),
+        CUDA_ERROR_INVALID_VALUE);
+  CU(cuDeviceUnregisterAsyncNotification(gpu.device, first));
+  CU(cuDeviceUnregisterAsyncNotification(gpu.device, second));
+}
+
+TEST_CASE("flush: what other devices have written is seen by whom one says") {
+  const Gpu gpu;
+  CU(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+  CU(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
+  CU_IS(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                   static_cast<CUflushGPUDirectRDMAWritesScope>(1)),
+        CUDA_ERROR_INVALID_VALUE);
+}
