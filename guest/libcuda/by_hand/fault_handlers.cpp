@@ -12,7 +12,6 @@ namespace kvgpu::guest {
 
 namespace {
 
-// Release by watch_faults(), acquire by the signal handler.
 std::array<std::atomic<FaultHandler>, 2> handlers{};
 std::mutex mutex;
 struct sigaction next_action;
@@ -34,6 +33,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const int error = errno;
   const auto address = reinterpret_cast<uint64_t>(info->si_addr);
   for (const auto& handler : handlers) {
+    // acquire: pairs with the release in watch_faults()
     const FaultHandler ask = handler.load(std::memory_order_acquire);
     if (ask != nullptr && ask(address)) {
       errno = error;
@@ -50,6 +50,7 @@ void watch_faults(FaultHandler handler) {
   const std::lock_guard lock(mutex);
   const auto known = std::ranges::find_if(
       handlers, [&](const auto& each) { return each.load() == handler || each.load() == nullptr; });
+  // release: pairs with the acquire in on_fault()
   known->store(handler, std::memory_order_release);
   struct sigaction now{};
   if (sigaction(SIGSEGV, nullptr, &now) != 0 || now.sa_sigaction == &on_fault) return;

@@ -299,18 +299,24 @@ bool ManagedMemory::bring_back(uint64_t address, bool in_host_function) {
 
 namespace {
 
-// Has all work of all contexts come to its end, as far as that was asked for?
-bool is_quiet() {
+// Has all that was given to the stream come to its end, as far as that was asked for?
+bool is_quiet(const Stream& stream) {
+  // What a stream captures is no work yet.
+  if (stream.is_mover || stream.capture.load(std::memory_order_acquire) != nullptr) return true;
   Session& session = Session::get();
-  for (const wire::Handle handle : tables().streams.handles()) {
-    const Stream* const stream = tables().streams.find(handle);
-    if (stream == nullptr || stream->is_mover || !stream->context->active) continue;
-    if (stream->dirty.load(std::memory_order_acquire) ||
-        !session.reached(stream->word, stream->issued.load(std::memory_order_acquire))) {
-      return false;
-    }
-  }
-  return true;
+  const uint64_t last = stream.issued.load(std::memory_order_acquire);
+  return !stream.dirty.load(std::memory_order_acquire) &&
+         (session.reached(stream.word, last) || session.is_lost(stream.word, last));
+}
+
+bool is_quiet() {
+  return std::ranges::all_of(tables().contexts.handles(), [](wire::Handle handle) {
+    Context* const context = tables().contexts.find(handle);
+    if (context == nullptr || !context->active) return true;
+    const std::lock_guard lock(context->mutex);
+    return std::ranges::all_of(context->streams,
+                               [](const Stream* stream) { return is_quiet(*stream); });
+  });
 }
 
 }  // namespace

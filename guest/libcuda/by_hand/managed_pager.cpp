@@ -30,7 +30,7 @@ struct Request {
 };
 struct Queue {
   std::atomic<Request*> requests{nullptr};  // release by who asks, acquire by the pager
-  std::atomic<uint32_t> n_asked{0};
+  std::atomic<uint32_t> n_asked{0};         // likewise: release by who asks, acquire by the pager
 };
 Queue of_threads, of_host_functions;
 

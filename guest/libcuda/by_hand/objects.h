@@ -41,7 +41,8 @@ struct Context {
   Context* primary = nullptr;
   std::atomic<bool> is_converted{false};  // its handle is a context's, too
   Stream* legacy = nullptr;
-  std::atomic<wire::Handle> mover{0};  // the stream that moves pages of managed memory
+  // The stream that moves pages of managed memory: release by prepare(), acquire by mover_of().
+  std::atomic<wire::Handle> mover{0};
   std::mutex mutex;                    // the primary context's state and the lists below
   std::vector<Stream*> streams;        // those of green contexts stand with their primary context
   // Of streams that were destroyed with work in flight: a synchronisation waits for it all the

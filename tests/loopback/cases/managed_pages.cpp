@@ -44,7 +44,7 @@ void on_own_fault(int, siginfo_t* info, void*) {
 
 }  // namespace
 
-TEST_CASE("managed pages: a large allocation goes to and fro") {
+TEST_CASE("managed pages: a large allocation goes there and back") {
   const Gpu gpu;
   const Managed managed(BYTES);
   int* const ints = managed.ints();
