@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 SIZES = (1, 4, 64, 100, 4096, 65_536, 100_003, 2 << 20)
 BAD_SIZES = (0, (1 << 48) + 3, (1 << 64) - 1)
 LEGACY, PER_THREAD = 1, 2
+DEFAULT = "default"  # a symbol that is never made stands for null
 TURNS = (0, 1)  # the threads that take turns; those beyond them run at the same time
 Argument = int | str | None | list[Any]
 T = TypeVar("T")
@@ -107,6 +108,13 @@ class Program:
         for stream in sorted(streams):
             self.synchronize(stream)
         return True
+
+    def settle_default(self, *memories: Memory) -> None:
+        """After a call without a stream; where a capture forbids the wait, it may still work."""
+        self.call("cuStreamSynchronize", None)
+        if self.captures:
+            for memory in memories:
+                memory.last = DEFAULT
 
     def synchronize(self, stream: str) -> None:
         self.call("cuStreamSynchronize", handle(stream))

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from differential.sides import Call, Count, Pair
-from differential.steps import MIN_CALLS, program
+from differential.steps import STEPS, UNCAPTURED, Step, program
 from framework.loopback import Loopback, loopback
 
 
 @st.composite
-def programs(draw: Any, min_calls: int = MIN_CALLS) -> list[Call]:
-    """A program of at least this many calls."""
-    return program(lambda low, high: draw(st.integers(low, high)), min_calls)
+def programs(draw: Any, steps: list[Step]) -> list[Call]:
+    """A program of these steps."""
+    return program(lambda low, high: draw(st.integers(low, high)), steps)
 
 
 def check(host: Loopback, driver: str, n: int) -> Count:
@@ -40,7 +40,7 @@ def check(host: Loopback, driver: str, n: int) -> Count:
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(programs())
+    @given(programs(STEPS if driver == "nvidia" else UNCAPTURED))
     def each(made: list[Call]) -> None:
         lines = pair.compare(made, count)
         assert not lines, "\n".join([*lines, json.dumps(made)])

@@ -32,14 +32,22 @@ STEPS: list[Step] = [
 ]  # fmt: skip
 
 
-def program(integer: Callable[[int, int], int], min_calls: int = MIN_CALLS) -> list[list[Any]]:
+def program(
+    integer: Callable[[int, int], int],
+    steps: list[Step] = STEPS,
+    min_calls: int = MIN_CALLS,
+) -> list[list[Any]]:
     """A program of at least this many calls, by whoever chooses numbers from low to high."""
     made = Program(integer)
     for start in STARTS:
         start(made)
     while len(made.calls) < min_calls:
-        made.choose(STEPS)(made)
+        made.choose(steps)(made)
     return made.finished()
+
+
+# The software GPU has not all of the driver's rules of what a capture forbids.
+UNCAPTURED = [step for step in STEPS if step is not graphs.begin_capture]
 
 
 def numbered(number: int) -> list[list[Any]]:

@@ -107,7 +107,7 @@ def copy(p: Program) -> None:
     if not p.settle(to, source):
         return
     p.call(name if name == "cuMemcpy" else f"{name}_v2", at(to, a), at(source, b), length)
-    p.call("cuStreamSynchronize", None)
+    p.settle_default(to, source)
 
 
 def copy_peer(p: Program) -> None:
@@ -124,7 +124,7 @@ def copy_peer(p: Program) -> None:
     if not p.settle(to, source):
         return
     p.call("cuMemcpyPeer", *arguments)
-    p.call("cuStreamSynchronize", None)
+    p.settle_default(to, source)
 
 
 def _end(p: Program, memory: Memory) -> list[Any]:
@@ -176,7 +176,7 @@ def copy_block(p: Program) -> None:
     if not p.settle(to, source):
         return
     p.call(name, fields)
-    p.call("cuStreamSynchronize", None)
+    p.settle_default(to, source)
 
 
 def memset(p: Program) -> None:
@@ -208,7 +208,7 @@ def memset(p: Program) -> None:
     if not p.settle(memory):
         return
     p.call(f"{name}_v2", *arguments)
-    p.call("cuStreamSynchronize", None)
+    p.settle_default(memory)
 
 
 def ask_memory(p: Program) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 _LOCATION = "u32 i32"
 _COPY2D_END = "u64 u64 u32 ptr ptr ptr u64"  # XInBytes, Y, MemoryType, Host, Device, Array, Pitch
-_COPY3D_END = "u64 u64 u64 u64 u32 ptr ptr ptr ptr u64 u64"  # …Z, LOD…, reserved, Pitch, Height
+_COPY3D_END = "u64 u64 u64 u64 u32 ptr ptr ptr ptr u64 u64"  # with Z, level and reserved
 
 STRUCTURES: dict[str, tuple[str, ...]] = {
     name: tuple(words.split())

@@ -126,23 +126,26 @@ CUresult unsafe_call_allowed() {
   return result;
 }
 
+// The legacy stream would wait for the blocking streams that capture.
+static std::vector<Capture*> captures_in_the_way(const Stream& stream) {
+  std::vector<Capture*> found;
+  if (!any_capture() || !stream.is_legacy()) return found;
+  const std::lock_guard lock(mutex);
+  for (const auto& [id, capture] : captures) {
+    if (capture->origin->owner == stream.owner && capture->implicit_sync) found.push_back(capture);
+  }
+  return found;
+}
+
 CUresult enqueue_allowed(Stream& stream) {
   if (!any_capture()) [[likely]]
     return CUDA_SUCCESS;
   if (const Capture* own = stream.capture.load(std::memory_order_acquire)) {
     return own->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   }
-  if (!stream.is_legacy()) return CUDA_SUCCESS;
-  // The legacy stream would wait for the blocking stream that captures.
-  const std::lock_guard lock(mutex);
-  CUresult result = CUDA_SUCCESS;
-  for (const auto& [id, capture] : captures) {
-    if (capture->origin->owner == stream.owner && capture->implicit_sync) {
-      capture->invalid = true;
-      result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-  }
-  return result;
+  const std::vector<Capture*> broken = captures_in_the_way(stream);
+  for (Capture* capture : broken) capture->invalid = true;
+  return broken.empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 CUresult break_capture(Stream& stream, CUresult error) {
@@ -231,6 +234,7 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
     result = verdict;
   } else if (result != CUDA_SUCCESS) {
     if (is_new_graph) forget(graph);
+    if (verdict == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) result = verdict;
   } else {
     *phGraph = from_wire<CUgraph>(graph);
   }
@@ -242,8 +246,8 @@ CUresult stream_is_capturing(CUstream hStream, CUstreamCaptureStatus* captureSta
   CUresult error = CUDA_SUCCESS;
   Stream* const stream = find_stream(hStream, &error);
   if (stream == nullptr) return error;
-  if (const CUresult bad = enqueue_allowed(*stream); bad == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
-    return bad;
+  // A question breaks nothing.
+  if (!captures_in_the_way(*stream).empty()) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   const Capture* const capture = stream->capture.load(std::memory_order_acquire);
   *captureStatus = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
                    : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED

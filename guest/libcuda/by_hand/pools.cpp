@@ -265,6 +265,7 @@ CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   if (enqueue.capture() == nullptr) {
     if (const CUresult bad = unsafe_call_allowed()) return bad;
   }
+  if (dptr == 0) return CUDA_SUCCESS;
   const wire::FreeAsync body{0, 0, dptr};
   const auto known = memory_map().find(dptr);
   if (!known || known->begin != dptr) return CUDA_ERROR_INVALID_VALUE;

@@ -14,10 +14,10 @@ namespace kvgpu::guest {
 
 namespace {
 
-// Driver 580 reads and writes no memory of a pool.
-bool may_hold_value(CUdeviceptr address, size_t bytes) {
+// Driver 580 reads and writes no memory of a pool, unless a graph does.
+bool may_hold_value(const Enqueue& enqueue, CUdeviceptr address, size_t bytes) {
   const auto range = memory_map().find(address, bytes);
-  return range.has_value() && range->kind != MemoryKind::POOL;
+  return range.has_value() && (range->kind != MemoryKind::POOL || enqueue.capture() != nullptr);
 }
 
 template <typename Value>
@@ -26,7 +26,7 @@ CUresult value_operation(wire::Op op, CUstream stream, CUdeviceptr address, Valu
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if ((flags & ~known_flags) != 0 || address % sizeof value != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!may_hold_value(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_hold_value(enqueue, address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
   const Operand at = operand(address, sizeof value);
   ask_where_needed(enqueue, at, at);
   const wire::StreamValue body{0, 0, address, value, flags, 0};
@@ -42,10 +42,10 @@ bool is_served(const CUstreamBatchMemOpParams& params) {
   switch (params.operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-      return may_hold_value(params.waitValue.address, 4);
+      return memory_map().find(params.waitValue.address, 4).has_value();
     case CU_STREAM_MEM_OP_WAIT_VALUE_64:
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      return may_hold_value(params.waitValue.address, 8);
+      return memory_map().find(params.waitValue.address, 8).has_value();
     case CU_STREAM_MEM_OP_BARRIER:
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
       return true;
@@ -112,6 +112,14 @@ CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (const CUresult bad = check_batch(paramArray, count, flags)) return bad;
+  for (unsigned i = 0; i < count; ++i) {
+    const CUstreamBatchMemOpParams& params = paramArray[i];
+    const bool has_address = params.operation != CU_STREAM_MEM_OP_BARRIER &&
+                             params.operation != CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES;
+    if (has_address && !may_hold_value(enqueue, params.waitValue.address, 4)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
   static_assert(sizeof(CUstreamBatchMemOpParams) == sizeof(wire::StreamOperation));
   const Part list{paramArray, static_cast<uint32_t>(count * sizeof(wire::StreamOperation))};
   return enqueue.submit_and_ask(wire::Op::cuStreamBatchMemOp_v2,
