@@ -148,7 +148,9 @@ def _ways(telemetry: DeviceTelemetry, own: Sequence[str]) -> tuple[tuple[int, in
         is_own = link.remote_uuid in own
         if link.number < _MAX_LINKS and (is_own or not link.remote_uuid):
             remote_device = own.index(link.remote_uuid) + 1 if is_own else 0
-            links.append((_LINK + link.number, link.facts & 0xFFFF_FFFF | remote_device << 32))
+            links.append(
+                (_LINK + link.number, link.facts & ~(0xFF << 32) & _MAX_U64 | remote_device << 32)
+            )
     speed = [(_LINK_MBPS, telemetry.link_mbps)] if links and telemetry.link_mbps else []
     peers = [
         (_PEER + device, telemetry.peers[uuid] & _MAX_U64)

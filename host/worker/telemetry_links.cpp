@@ -31,13 +31,19 @@ const std::string& TelemetryLinks::of(nvmlDevice_t device) {
 }
 
 std::string TelemetryLinks::describe(nvmlDevice_t device) const {
-  nvmlFieldValue_t field{};
-  field.fieldId = NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
-  const bool has_speed =
-      nvml_.call("nvmlDeviceGetFieldValues", device, 1, &field) == NVML_SUCCESS &&
-      field.nvmlReturn == NVML_SUCCESS;
-  return "\"link_mbps\": " + std::to_string(has_speed ? field.value.uiVal : 0) + ", \"links\": [" +
-         links(device) + "], \"peers\": [" + peers(device) + "]";
+  const unsigned mbps = field(device, NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0).value_or(0);
+  return "\"link_mbps\": " + std::to_string(mbps) + ", \"links\": [" + links(device) +
+         "], \"peers\": [" + peers(device) + "]";
+}
+
+std::optional<unsigned> TelemetryLinks::field(nvmlDevice_t device, unsigned id,
+                                              unsigned scope) const {
+  nvmlFieldValue_t value{};
+  value.fieldId = id;
+  value.scopeId = scope;
+  const nvmlReturn_t bad = nvml_.call("nvmlDeviceGetFieldValues", device, 1, &value);
+  if (bad != NVML_SUCCESS || value.nvmlReturn != NVML_SUCCESS) return std::nullopt;
+  return value.value.uiVal;
 }
 
 std::string TelemetryLinks::links(nvmlDevice_t device) const {
@@ -54,8 +60,13 @@ std::string TelemetryLinks::links(nvmlDevice_t device) const {
     }
     // After the capabilities: asking for those makes the driver train the link (NCCL, xml.cc).
     nvmlEnableState_t is_active = NVML_FEATURE_DISABLED;
-    if (nvml_.call("nvmlDeviceGetNvLinkState", device, link, &is_active) != NVML_SUCCESS) continue;
-    facts.is_active = static_cast<uint8_t>(is_active);
+    const bool has_activity =
+        nvml_.call("nvmlDeviceGetNvLinkState", device, link, &is_active) == NVML_SUCCESS;
+    const auto state = field(device, NVML_FI_DEV_NVLINK_GET_STATE, link);
+    if (!has_activity && !state) continue;
+    facts.state = static_cast<uint8_t>(state.value_or(is_active));
+    facts.is_active =
+        static_cast<uint8_t>(has_activity ? is_active != NVML_FEATURE_DISABLED : facts.state != 0);
     unsigned version = 0;
     (void)nvml_.call("nvmlDeviceGetNvLinkVersion", device, link, &version);
     facts.version = static_cast<uint8_t>(version);

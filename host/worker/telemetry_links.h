@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ class TelemetryLinks {
   std::string links(nvmlDevice_t device) const;
   std::string peers(nvmlDevice_t device) const;
   std::string uuid(nvmlDevice_t device) const;
+  std::optional<unsigned> field(nvmlDevice_t device, unsigned id, unsigned scope) const;
 
   const Nvml& nvml_;
   std::map<nvmlDevice_t, std::string> known_;

@@ -45,6 +45,7 @@ unsigned number(nvmlDevice_t device) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(device)) - 1;
 }
 
+constexpr unsigned ACTIVE = NVML_NVLINK_STATE_ACTIVE, SLEEP = NVML_NVLINK_STATE_SLEEP;
 enum Link : unsigned { TO_SWITCH, ALSO_TO_SWITCH, TO_DEVICE, DOWN, N_LINKS };
 
 nvmlReturn_t check(unsigned link) {
@@ -109,10 +110,14 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned l
   return check(link);
 }
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t, int n, nvmlFieldValue_t* values) {
-  for (int i = 0; i < n; ++i) {
-    const bool is_speed = values[i].fieldId == NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
-    values[i].nvmlReturn = is_speed ? check(TO_SWITCH) : NVML_ERROR_NOT_SUPPORTED;
-    values[i].value.uiVal = 26562;
+  for (nvmlFieldValue_t* value = values; value != values + n; ++value) {
+    const bool is_speed = value->fieldId == NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
+    const bool is_state = value->fieldId == NVML_FI_DEV_NVLINK_GET_STATE;
+    value->value.uiVal = is_speed ? 26562 : value->scopeId == ALSO_TO_SWITCH ? SLEEP : ACTIVE;
+    if (is_state && value->scopeId == DOWN) value->value.uiVal = 0;
+    value->nvmlReturn = is_speed   ? check(TO_SWITCH)
+                        : is_state ? check(value->scopeId)
+                                   : NVML_ERROR_NOT_SUPPORTED;
   }
   return NVML_SUCCESS;
 }

@@ -89,7 +89,7 @@ nvmlReturn_t fill_link_field(nvmlDevice_t device, nvmlFieldValue_t* value) {
   unsigned link = value->scopeId;
   switch (value->fieldId) {
     case NVML_FI_DEV_NVLINK_GET_STATE:
-      return read_link(device, link, &LinkFacts::is_active, out);
+      return read_link(device, link, &LinkFacts::state, out);
     case NVML_FI_DEV_NVLINK_GET_VERSION:
       return read_link(device, link, &LinkFacts::version, out);
     case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON:

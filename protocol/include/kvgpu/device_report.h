@@ -92,7 +92,8 @@ struct LinkFacts {
   uint8_t version;        // as nvmlDeviceGetNvLinkVersion has it
   uint8_t remote_kind;    // nvmlIntNvLinkDeviceType_t
   uint8_t remote_device;  // its number + 1; 0: it is none of the asker's
-  uint8_t reserved[3];
+  uint8_t state;          // as NVML_FI_DEV_NVLINK_GET_STATE has it
+  uint8_t reserved[2];
 };
 static_assert(sizeof(LinkFacts) == sizeof(uint64_t));
 
