@@ -37,7 +37,7 @@ from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.session import Owner, Session
 from kvgpu.host.shares import Shares
-from kvgpu.host.visible_devices import visible_devices
+from kvgpu.host.visible_devices import TwiceError, visible_devices
 from kvgpu.host.worker_pool import WorkerPool
 from kvgpu.host.worker_settings import WorkerSettings
 
@@ -297,12 +297,17 @@ class SessionBroker:
 
 def _devices_for(session: Session, driver: Driver) -> tuple[int, ...]:
     uuids = [device.get("uuid", "") for device in driver.devices]
-    devices = visible_devices(session.request.visible, uuids)
+    hint = "name those that `nvidia-smi -L` or `kvgpu-smi -L` lists, or unset it"
+    try:
+        devices = visible_devices(session.request.visible, uuids)
+    except TwiceError as error:
+        reason = f"CUDA_VISIBLE_DEVICES names {error} twice"
+        raise SessionError(cuda_errors.INVALID_DEVICE, reason, hint=hint) from error
     if not devices and session.request.visible is not None:
         raise SessionError(
             cuda_errors.NO_DEVICE,
             f"CUDA_VISIBLE_DEVICES names none of the {len(uuids)} device(s)",
-            hint="name those that `nvidia-smi -L` or `kvgpu-smi -L` lists, or unset it",
+            hint=hint,
         )
     return devices
 

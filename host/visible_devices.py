@@ -8,11 +8,16 @@ from collections.abc import Sequence
 _PREFIX = "GPU-"
 
 
+class TwiceError(ValueError):
+    """A device is named twice; the message says which."""
+
+
 def visible_devices(setting: bytes | None, uuids: Sequence[str]) -> tuple[int, ...]:
     """Return the ordinals that `setting` names among devices with these UUIDs (32 hex digits).
 
     As in CUDA's programming guide: names are ordinals or beginnings of UUIDs (GPU-…) that only one
-    device has; the first that is no device ends the list. None: all devices; twice the same: none.
+    device has; the first that is no device ends the list. None: all devices. TwiceError: one is
+    named twice, which CUDA refuses.
     """
     if setting is None:
         return tuple(range(len(uuids)))
@@ -22,7 +27,7 @@ def visible_devices(setting: bytes | None, uuids: Sequence[str]) -> tuple[int, .
         if device is None:
             break
         if device in found:
-            return ()
+            raise TwiceError(name.strip())
         found.append(device)
     return tuple(found)
 

@@ -54,7 +54,10 @@ def programs(driver: str) -> Mapping[str, list[str]]:
     jpeg = [str(site / "nvjpeg/lib/libnvjpeg.so.12"), str(ROOT / "tests/data/gradient.jpg")]
     # Its kernels are machine code of real GPUs, and PTX for the newest alone.
     only_start = ["--no-decode"] if driver == "software" else []
-    runtimes = [str(site / "cu13/lib/libcudart.so.13"), str(site / "cuda_runtime/lib/libcudart.so.12")]
+    runtimes = [
+        str(site / "cu13/lib/libcudart.so.13"),
+        str(site / "cuda_runtime/lib/libcudart.so.12"),
+    ]
     return {
         "cudart-13-and-12": [
             *(sys.executable, "-P", str(ROOT / "tests/loopback/runtimes/two_runtimes.py")),

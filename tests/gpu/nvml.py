@@ -105,8 +105,11 @@ def agrees_with_cuda(run: Run) -> None:
     with run.program(sys.executable, PROGRAM, "compute", "blind", "wait") as program:
         assert program.stdout
         cuda: dict[str, Any] = json.loads(program.stdout.readline())["cuda"]
-        ((name, uuid, bus_id, serial),) = run.query("--query-gpu=name,uuid,pci.bus_id,serial")
-        (device,) = json.loads(run.run(SMI, "--json").stdout)["devices"]
+        rows = run.query("--query-gpu=name,uuid,pci.bus_id,serial")
+        name, uuid, bus_id, serial = rows[0]  # CUDA's first device, too
+        devices = json.loads(run.run(SMI, "--json").stdout)["devices"]
+        device = devices[0]
+        assert len(devices) == len(rows)
         assert uuid.removeprefix("GPU-").replace("-", "") == cuda["uuid"]
         assert bus_id.lower() == "0000" + cuda["pci_bus_id"].lower()
         assert device["total_bytes"] == cuda["total"] == cuda["device_total"]
@@ -129,7 +132,7 @@ def own_processes_only(own: Run, other: Run, host: Loopback) -> None:
         monitored = own.run("nvidia-smi", "pmon", "-c", "1").stdout
         assert str(mine.pid) in monitored, monitored
         assert str(theirs.pid) not in monitored, monitored
-        assert eventually(lambda: own.query("--query-gpu=utilization.gpu") > [["0"]], 20)
+        assert eventually(lambda: own.query("--query-gpu=utilization.gpu")[0] > ["0"], 20)
     print("ok      each of two runs sees its own process, by its own pid, and its load")
 
 
@@ -137,8 +140,8 @@ def nobodys_load(own: Run, other: Run) -> None:
     with other.program(PROGRAMS / "steady", "60"):
         assert eventually(lambda: other.query(APPS), 30)
         time.sleep(3)
-        ((load, used_mib),) = own.query("--query-gpu=utilization.gpu,memory.used")
-        assert (load, used_mib) == ("0", "0"), (load, used_mib)
+        for row in own.query("--query-gpu=utilization.gpu,memory.used"):
+            assert row == ["0", "0"], row
         assert own.query(APPS) == []
     print("ok      who does nothing sees no load and no memory of others")
 

@@ -58,9 +58,10 @@ def test_older_guest_lacks_the_newest_opcode(older_guest: Loopback) -> None:
     assert f"speaks protocol 0.{cf.PROTOCOL_MINOR - 1}, features {features:#x}" in log
 
 
-def test_guest_of_this_release_has_the_newest_opcode_and_feature(host: Loopback) -> None:
-    host.check(sys.executable, "-c", NEWEST, "0")
-    log = host.logs()
+def test_guest_of_this_release_has_the_newest_opcode_and_feature() -> None:
+    with loopback() as host:
+        host.check(sys.executable, "-c", NEWEST, "0")
+        log = host.logs()
     assert f"speaks protocol 0.{cf.PROTOCOL_MINOR}, features {cf.FEATURES:#x}" in log
     assert log.count("the program calls cuGLInit, which is not served") == 1
 

@@ -53,3 +53,9 @@ def test_program_that_names_none_has_none_and_is_told(three_devices: Loopback) -
     done = three_devices.run(sys.executable, "-c", PROGRAM, CUDA_VISIBLE_DEVICES="")
     assert done.stdout.splitlines()[0].split()[0] == "100"
     assert "CUDA_VISIBLE_DEVICES names none of the 3 device(s)" in done.stderr
+
+
+def test_device_named_twice_is_refused(three_devices: Loopback) -> None:
+    done = three_devices.run(sys.executable, "-c", PROGRAM, CUDA_VISIBLE_DEVICES="1,1")
+    assert done.stdout.splitlines()[0].split()[0] == "101"
+    assert "CUDA_VISIBLE_DEVICES names 1 twice" in done.stderr
