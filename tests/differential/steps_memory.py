@@ -90,6 +90,11 @@ def free(p: Program) -> None:
     p.memories.remove(memory)
 
 
+def read_early(p: Program, source: Memory) -> bool:
+    """Pageable memory may be read during the call: host functions must have changed it before."""
+    return source.host in ("", "pinned") or p.settle(source)
+
+
 def copy(p: Program) -> None:
     to, source = p.memory(settled=True), p.memory(settled=True)
     if to is None or source is None or to is source or (to.host and source.host):
@@ -100,7 +105,7 @@ def copy(p: Program) -> None:
         name = "cuMemcpy"
     stream = p.stream()
     if stream and p.perhaps():
-        if p.order(stream, to, source):
+        if read_early(p, source) and p.order(stream, to, source):
             name = "cuMemcpyAsync" if name == "cuMemcpy" else f"{name}Async_v2"
             p.call(name, at(to, a), at(source, b), length, handle(stream))
         return
@@ -170,7 +175,7 @@ def copy_block(p: Program) -> None:
         names = ["cuMemcpy3D_v2", "cuMemcpy3DAsync_v2"]
     name, stream = p.choose(names), p.stream()
     if "Async" in name:
-        if stream and p.order(stream, to, source):
+        if stream and read_early(p, source) and p.order(stream, to, source):
             p.call(name, fields, handle(stream))
         return
     if not p.settle(to, source):
