@@ -43,8 +43,8 @@ struct Context {
   Stream* legacy = nullptr;
   // The stream that moves pages of managed memory: release by prepare(), acquire by mover_of().
   std::atomic<wire::Handle> mover{0};
-  std::mutex mutex;                    // the primary context's state and the lists below
-  std::vector<Stream*> streams;        // those of green contexts stand with their primary context
+  std::mutex mutex;              // the primary context's state and the lists below
+  std::vector<Stream*> streams;  // those of green contexts stand with their primary context
   // Of streams that were destroyed with work in flight: a synchronisation waits for it all the
   // same.
   struct Leaving {
