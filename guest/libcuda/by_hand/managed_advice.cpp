@@ -27,7 +27,7 @@ Advice AdviceMap::common(uint64_t address, uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   auto at = std::prev(pieces_.upper_bound(address));
   Advice all = at->second;
-  while (++at != pieces_.end() && at->first - address < bytes) {
+  for (++at; at != pieces_.end() && at->first - address < bytes; ++at) {
     const Advice& next = at->second;
     all.read_mostly &= next.read_mostly;
     all.accessed_by &= next.accessed_by;

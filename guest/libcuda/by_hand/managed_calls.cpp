@@ -54,10 +54,11 @@ CUresult adopt(const Call& call, uint64_t allocated, uint64_t begin, uint64_t by
 CUresult mem_alloc_managed(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   const Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (dptr == nullptr || bytesize == 0 || bytesize > UINT64_MAX - 2 * PAGE_BYTES ||
+  if (dptr == nullptr || bytesize == 0 ||
       (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (bytesize > UINT64_MAX - 2 * PAGE_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
   const Allowance allowance(call, bytesize);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   if (const CUresult bad = ManagedMemory::prepare(call.context_object())) return bad;

@@ -99,8 +99,9 @@ ShadowPages::ShadowPages(ShadowPages&& other) noexcept
 
 ShadowPages::~ShadowPages() {
   if (alias_ == nullptr) return;
-  (void)mmap(pointer(begin_), bytes_, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  const void* const reserved = mmap(pointer(begin_), bytes_, PROT_NONE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (reserved == MAP_FAILED) return;  // what is still mapped keeps its file
   (void)munmap(alias_, bytes_);
   (void)fallocate(BackingFile::get().fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(file_off_), static_cast<off_t>(bytes_));
@@ -142,6 +143,7 @@ void ShadowPages::drop(const BlockRun& run) const {
 ShadowPages::Piece ShadowPages::touched(uint64_t address, uint64_t end) const {
   const int fd = BackingFile::get().fd();
   const auto in_file = [&](uint64_t at) { return static_cast<off_t>(file_off_ + (at - begin_)); };
+  if (fd < 0) return {address, end - address};
   const off_t from = lseek(fd, in_file(address), SEEK_DATA);
   if (from < 0 && errno == ENXIO) return {};
   // Without an answer: all of it.

@@ -76,7 +76,10 @@ TEST_CASE("profiler: its switches work where there is none, in any order") {
     CU(cuProfilerStart());
     CU(cuProfilerStop());
   }
-  CU(cuCtxSetCurrent(nullptr));
+  for (CUcontext current = nullptr;
+       cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr;) {
+    CU(cuCtxPopCurrent(&current));
+  }
   CU_IS(cuProfilerStart(), CUDA_ERROR_INVALID_CONTEXT);
   CU_IS(cuProfilerStop(), CUDA_ERROR_INVALID_CONTEXT);
 }
