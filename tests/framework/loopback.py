@@ -157,10 +157,7 @@ def loopback(
             running.end()
 
 
-BEYOND_KVGPU = "beyond kvgpu"  # in the names of cases that kvgpu's libcuda.so.1 does not serve yet
-
-
-def case_names(*, beyond_kvgpu: bool = False) -> list[str]:
+def case_names() -> list[str]:
     """Return the cases of driver_cases; none where it has not been built (then a test says so)."""
     binary = LOOPBACK / "driver_cases"
     if not binary.exists():
@@ -173,8 +170,7 @@ def case_names(*, beyond_kvgpu: bool = False) -> list[str]:
         check=True,
     ).stdout
     lines = listed.splitlines()
-    names = [line for line in lines if line and not line.startswith(("[doctest]", "="))]
-    return [name for name in names if (BEYOND_KVGPU in name) == beyond_kvgpu]
+    return [line for line in lines if line and not line.startswith(("[doctest]", "="))]
 
 
 def case_filter(name: str) -> str:

@@ -201,7 +201,6 @@ run_cases() { # FILTER
       timeout "$program_limit_s" "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
         { echo "FAILED  natively: $name"; failed=1; }
     fi
-    [[ $name != *"beyond kvgpu"* ]] || continue
     echo "== remoted: $name" >>"$log"
     KVGPU_TRACE=$runtime_dir/trace KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
       "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||

@@ -9,15 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from framework.loopback import (
-    BEYOND_KVGPU,
-    BUILD,
-    LOOPBACK,
-    Loopback,
-    case_filter,
-    case_names,
-    loopback,
-)
+from framework.loopback import BUILD, LOOPBACK, Loopback, case_filter, case_names, loopback
 
 
 def test_cases_are_built() -> None:
@@ -32,7 +24,7 @@ def test_case(host: Loopback, case: str) -> None:
 
 def test_cases_one_after_another_in_one_process(host: Loopback) -> None:
     """All cases but those that corrupt the context, one after another in one process."""
-    skip = f"--test-case-exclude=error:*,initialisation:*,context:*,*{BEYOND_KVGPU}*"
+    skip = "--test-case-exclude=error:*,initialisation:*,context:*"
     output = host.check(LOOPBACK / "driver_cases", skip)
     assert "0 failed" in output
 
@@ -42,11 +34,6 @@ def check_on_the_software_gpu_itself(case: str, **variables: str) -> None:
     command = [str(LOOPBACK / "driver_cases"), case_filter(case)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert re.search(r"test cases: +1 \| +1 passed", done.stdout), done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("case", case_names(beyond_kvgpu=True))
-def test_case_beyond_kvgpu_on_the_software_gpu_itself(case: str) -> None:
-    check_on_the_software_gpu_itself(case)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +46,6 @@ def two_devices() -> Iterator[Loopback]:
 def test_case_on_two_devices(two_devices: Loopback, case: str) -> None:
     check_on_the_software_gpu_itself(case, KVGPU_SOFTWARE_GPU_DEVICES="2")
     assert "1 passed" in two_devices.check(LOOPBACK / "driver_cases", case_filter(case))
-
-
-def test_what_is_beyond_kvgpu_is_refused(host: Loopback) -> None:
-    """Not served is what the names say; what is served loses the mark."""
-    command = [str(LOOPBACK / "driver_cases"), f"--test-case=*{BEYOND_KVGPU}*"]
-    done = host.run(*command)
-    n = len(case_names(beyond_kvgpu=True))
-    assert re.search(rf"test cases: +{n} \| +0 passed \| +{n} failed", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("case", [c for c in case_names() if c.startswith(("event", "progress"))])

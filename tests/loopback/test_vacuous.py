@@ -52,6 +52,7 @@ def seen(
         done = subprocess.run(
             host.command(sys.executable, CALLER),
             env=host.environment,
+            cwd=log.parent,  # some calls write files
             input=json.dumps(asked),
             capture_output=True,
             text=True,
