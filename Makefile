@@ -166,9 +166,10 @@ test-gpu: build-release  ## the same programs natively and through kvgpu, on a r
 	tests/gpu/run.sh $(PART)
 
 .PHONY: test-gpu-report
-test-gpu-report:  ## docs/compatibility.md's table of workloads from the logs of such runs (FOLDERS=…)
-	$(BIN)/python -P tests/gpu/report.py $(or $(FOLDERS),build/test-gpu)
-	@$(MAKE) -o setup gen
+test-gpu-report:  ## docs/compatibility.md's table of workloads from the logs of such runs (FOLDERS=…, COMMIT=what was run)
+	@PYTHONPATH=packaging/python $(BIN)/python -P tests/gpu/report.py --commit $(or $(COMMIT),HEAD) \
+	  $(or $(FOLDERS),build/test-gpu); status=$$?; \
+	  $(MAKE) --no-print-directory -o setup gen && exit $$status
 
 CARRIED_RUNTIMES := cuda-bindings|cuda-pathfinder|nvidia-cuda-runtime[^=]*|nvidia-nvjpeg-cu12|nvidia-ml-py
 .PHONY: wheels

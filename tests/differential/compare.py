@@ -64,8 +64,10 @@ def main() -> int:
     parser.add_argument("--driver", default="software", choices=["software", "nvidia"])
     options = parser.parse_args()
     begun_s = time.monotonic()
-    numbers = iter(options.only or range(options.first, options.first + options.n))
-    count = compare(numbers, options.driver, options.jobs, options.seconds)
+    wanted = options.only or range(options.first, options.first + options.n)
+    if not wanted:
+        parser.error("say how many programs, or which with --only")
+    count = compare(iter(wanted), options.driver, options.jobs, options.seconds)
     if options.out:
         options.out.write_text(json.dumps(count.found))
     for kind, (example, _) in sorted(count.found.items()):
@@ -77,7 +79,10 @@ def main() -> int:
         f"figure: {len(count.found)} kinds of differences without an explanation: {counts}; "
         f"{time.monotonic() - begun_s:.0f} s"
     )
-    return int(bool(count.found))
+    n_late = len(wanted) - count.done["programs"] - count.done["native ends"]
+    if n_late:
+        print(f"late: {n_late} of {len(wanted)} programs, not in {options.seconds:g} s")
+    return 1 if count.found or n_late else 0
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ class Pair:
             count.done["native ends"] += 1  # nothing to hold kvgpu to
             self.remoted.close()
             return []
+        count.done["programs"] += 1
         yours = self.remoted.run(program)
         if yours is None:
             self.native.close()
@@ -116,7 +117,6 @@ class Pair:
         if mine[-1][-1] or yours[-1][-1]:  # both begin anew
             self.close()
         lines = self._differing(program, mine, yours, count)
-        count.done["programs"] += 1
         count.done["calls"] += len(program)
         count.done["failed calls"] += sum(answer[0] not in (0, ABSENT) for answer in mine[:-1])
         return lines

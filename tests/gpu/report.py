@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
 
-python report.py FOLDER...: each is the $OUT of a run, or holds several of them. Writes
+python report.py [--commit C] FOLDER...: each is the $OUT of a run of commit C (HEAD where it is not
+said), or holds several of them. Writes
 tests/data/workloads.json and coverage.json, from which `make gen` makes tables (a row that no
 folder has stays), and recorded/bad_calls.tsv, to which CI holds kvgpu.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -90,14 +92,16 @@ SIDES = ("native", "remoted")
 
 
 def main() -> int:
-    if len(sys.argv) < 2:
-        raise SystemExit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", metavar="FOLDER")
+    parser.add_argument("--commit", default="HEAD", help="what was run")
+    options = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {}
     if RECORDED.exists():
         rows = json.loads(RECORDED.read_text())
-    head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", options.commit]
     commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
-    for argument in sys.argv[1:]:
+    for argument in options.folders:
         found = workload_rows(Path(argument)) | program_rows(Path(argument))
         n_reached = merge_coverage(Path(argument), commit)
         if not found and not n_reached:
