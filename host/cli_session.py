@@ -110,10 +110,10 @@ def session_kill(
 
 def _activity_fields(activity: dict[str, Any]) -> dict[str, str]:
     fields = {}
-    for ordinal, device in enumerate(activity["devices"]):
+    for device in activity["devices"]:
         own, free, total = (format_size(device[f"{of}_bytes"]) for of in ("own", "free", "total"))
         use = f"{own}, {free} of {total} free" if device["total_bytes"] else "not used"
-        fields[f"device {ordinal}"] = use
+        fields[f"device {device['device']}"] = use
     now, peak = (format_size(activity[f"{of}memory_bytes"]) for of in ("", "peak_"))
     fields["memory"] = f"{now}, at most {peak}"
     fields["calls"] = f"{activity['n_calls']}, {activity['n_failed']} failed"

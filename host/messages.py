@@ -106,7 +106,8 @@ class SessionInfo:
 class SessionActivity:
     """What `kvgpu session show` adds, by the word of the session's worker."""
 
-    devices: list[dict[str, int]]  # own_bytes; free_bytes and total_bytes: 0 without a context
+    # device, as `kvgpu gpu list` has it; own_bytes; free_bytes, total_bytes: 0 without a context
+    devices: list[dict[str, int]]
     memory_bytes: int  # of all devices, that the program has
     peak_memory_bytes: int
     n_calls: int  # that reached the host

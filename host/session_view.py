@@ -17,11 +17,11 @@ from kvgpu.host.session import Session
 async def describe(session: Session) -> dict[str, Any]:
     """Return the fields of SessionInfo, and `activity`: None where the worker does not answer."""
     usage, activity = await asyncio.gather(session.usage(), session.activity())
-    described = asdict(_told(activity, usage)) if activity else None
+    described = asdict(_told(session, activity, usage)) if activity else None
     return asdict(session.info()) | {"activity": described}
 
 
-def _told(activity: Activity, usage: tuple[DeviceUsage, ...]) -> SessionActivity:
+def _told(session: Session, activity: Activity, usage: tuple[DeviceUsage, ...]) -> SessionActivity:
     last_error = {
         "call": _text(activity.failed_call),
         "result": activity.cuda_error,
@@ -29,7 +29,10 @@ def _told(activity: Activity, usage: tuple[DeviceUsage, ...]) -> SessionActivity
         "at_s": activity.failed_at_s,
     }
     return SessionActivity(
-        devices=[asdict(device) for device in usage],
+        devices=[
+            {"device": ordinal} | asdict(own)
+            for ordinal, own in zip(session.devices, usage, strict=False)
+        ],
         memory_bytes=activity.memory_bytes,
         peak_memory_bytes=activity.peak_memory_bytes,
         n_calls=activity.n_calls,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders in which the drivers of one owner's workers meet: what each of them has as /dev/shm.
 
-NVIDIA's driver keeps a file there for each process that shares memory or an event by CUDA's IPC;
-without the folder cuIpcGetMemHandle answers CUDA_ERROR_MAP_FAILED. A worker may wait for its
-session before it is known whose it will be, and can mount nothing then. So its /dev/shm is a link
-from the beginning, which leads to the owner's folder later. Links and folders have names that
-nobody guesses, and no worker can list them.
+NVIDIA's driver (580) keeps a file there for each process that shares an event by CUDA's IPC;
+without one cuEventCreate answers CUDA_ERROR_MAP_FAILED. A worker may wait for its session before
+it is known whose it will be, and can mount nothing then. So its /dev/shm is a link from the
+beginning, which leads to the owner's folder later. Links and folders have names that nobody
+guesses, and no worker can list them.
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ def test_session_show_tells_of_calls_memory_and_the_last_error(
     assert shown == listed
     assert (activity["memory_bytes"], activity["peak_memory_bytes"]) == (1 << 20, 3 << 20)
     (device,) = activity["devices"]
+    assert device["device"] == 0
     assert device["own_bytes"] == 1 << 20
     assert 0 < device["free_bytes"] < device["total_bytes"]
     calls = activity["calls"]
