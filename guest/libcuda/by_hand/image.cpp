@@ -101,15 +101,10 @@ std::optional<ImageBytes> measure_image(const void* image) {
   if (magic == WRAPPER_MAGIC) {
     Wrapper wrapper;
     if (!read(data, &wrapper)) return std::nullopt;
-    // Version 2 (NCCL): prelinked binaries are listed in the fourth field; the first is what
-    // counts.
-    const void* inner = wrapper.data;
-    if (wrapper.version == 2 && wrapper.prelinked != nullptr &&
-        !copy_from_program(&inner, wrapper.prelinked, sizeof inner)) {
-      return std::nullopt;
-    }
-    if (inner == nullptr) return std::nullopt;
-    data = static_cast<const std::byte*>(inner);
+    // Version 2 (relocatable device code: NCCL): `data` is what nvlink made; the fourth field lists
+    // what it was made of, for GPUs that `data` has no code for.
+    if (wrapper.data == nullptr) return std::nullopt;
+    data = static_cast<const std::byte*>(wrapper.data);
     if (!read(data, &magic)) return std::nullopt;
   }
   if (magic == FATBIN_MAGIC) {
