@@ -124,6 +124,24 @@ TEST_CASE("module: a fat binary, and what names one in a program") {
   }
 }
 
+// What nvcc -rdc=true leaves for a GPU that is newer than what nvlink was told of.
+TEST_CASE("module: without linked code for this GPU, its parts are linked") {
+  const Gpu gpu;
+  constexpr size_t ARCHITECTURE = 44;
+  std::string for_others = make_fatbin(OTHER_PTX);
+  for_others[ARCHITECTURE] = 121;
+  const std::string part = make_fatbin(kernels_ptx()), other = make_fatbin(OTHER_PTX);
+  const void* prelinked[] = {part.data(), other.data(), nullptr};
+  const FatbinWrapper wrapper{0x466243b1, 2, for_others.data(), prelinked};
+  CUlibrary library;
+  CUkernel kernel;
+  CU(cuLibraryLoadData(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CU(cuLibraryGetKernel(&kernel, library, "other"));
+  CU(cuLibraryGetKernel(&kernel, library, "read_counter"));
+  check_runs(reinterpret_cast<CUfunction>(kernel), 7);
+  CU(cuLibraryUnload(library));
+}
+
 TEST_CASE("module: newer PTX, no image at all") {
   const Gpu gpu;
   CUmodule module;
