@@ -17,14 +17,19 @@ OTHER_CAPTURES = "another stream captures"
 STATES = (GOOD, "again", "no context", "other context", CAPTURING, OTHER_CAPTURES)
 # Families of api.toml's [reasons] that no program of this kind can call.
 BEYOND = frozenset("graphics coredump checkpoint undocumented profiler".split())
-# What they do to the primary context, other rows of the same process would see.
+# What they do to the process, its thread or the primary context, its other rows would see.
 ALONE = frozenset(
-    f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")
+    (
+        *(f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")),
+        *("cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags_v2", "cuCtxSetFlags"),
+        *("cuCtxSetLimit", "cuDeviceSetMemPool", "cuMemSetMemPool"),
+        "cuThreadExchangeStreamCaptureMode",
+    )
 )
-BATCH = 200  # rows of one process that nothing is expected to crash
-RISKY_BATCH = 10
+BATCH = 100  # rows of one process that nothing is expected to crash
+RISKY_BATCH = 40
+FORKS = 60  # processes that one makes, which have not used the driver
 FAULT_BATCH = 130
-FEW = 10
 Row = tuple[str, str]
 
 
@@ -58,20 +63,11 @@ def batches(names: list[str], *, careful: bool = True) -> list[list[Row]]:
     alone = [name for name in names if name in ALONE]
     others = [name for name in names if name not in ALONE]
     rows = [(name, what) for name in others for what in (*STATES, *bad_arguments(name))]
+    unused = [(name, BEFORE_INIT) for name in names if name != "cuInit"]
     return [
-        *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
-        *cut([row for row in rows if not is_risky(row[1])], BATCH),
         *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH if careful else BATCH),
-        [(name, BEFORE_INIT) for name in names if name != "cuInit"],
         *cut([(name, AFTER_FAULT) for name in others + alone], FAULT_BATCH),
+        *cut([row for row in rows if not is_risky(row[1])], BATCH),
+        *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
+        *cut(unused, FORKS),
     ]
-
-
-def few(rows: list[Row]) -> list[list[Row]]:
-    """The same for some rows, in smaller companies."""
-    faults = [row for row in rows if row[1] == AFTER_FAULT]
-    before = [row for row in rows if row[1] == BEFORE_INIT]
-    alone = [row for row in rows if row[0] in ALONE and row not in faults + before]
-    rest = [row for row in rows if row not in faults + before + alone]
-    parts = [before, faults, *([row] for row in alone), *cut(rest, FEW)]
-    return [part for part in parts if part]

@@ -19,7 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from gpu import coverage  # noqa: E402  (needs the path)
+from differential.differences import Results  # noqa: E402  (needs the path)
+from differential.processes import merged, read, text_of  # noqa: E402
+from gpu import coverage  # noqa: E402
 
 RECORDED = ROOT / "tests/data/workloads.json"
 BAD_CALLS = ROOT / "tests/data/recorded/bad_calls.tsv"
@@ -79,12 +81,22 @@ def program_rows(folder: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
+def recordable(results: Results) -> Results:
+    """Without what may have been the load of the machine."""
+    return {
+        name: kept
+        for name, rows in results.items()
+        if (kept := {what: said for what, said in rows.items() if said != "hangs"})
+    }
+
+
 def merge_coverage(folder: Path, commit: str) -> int:
     """Take over what the runs below a folder have reached, and what native bad calls gave."""
     runs = [path.parent for path in folder.rglob("gpu.txt")]
     for run in runs:
-        for native in run.glob("errors/native.tsv"):
-            BAD_CALLS.write_text(f"# {gpu_of(run)}\n{native.read_text()}")
+        gave = [recordable(read(path)) for path in sorted(run.glob("errors*/native.tsv"))]
+        if gave:
+            BAD_CALLS.write_text(f"# {gpu_of(run)}\n{text_of(merged(read(BAD_CALLS), *gave))}")
     return sum(coverage.merge(run, gpu_of(run), commit) for run in runs)
 
 

@@ -3,7 +3,7 @@
 # run.sh [PART...|K/N]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
 # but blocking (cases has it), libraries and workloads (whose libraries a machine may lack). K/N: the
 # Kth of N calls that together do everything, libraries and workloads, too; `make test-gpu-report` merges their
-# logs. SHARE=K/N: of cases and workloads only every Nth.
+# logs. SHARE=K/N: of cases, errors and workloads only every Nth.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -174,7 +174,8 @@ part_host() { "$python" -P tests/gpu/host.py; }
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
 part_errors() {
-  "$python" -P tests/differential/errors.py --driver nvidia --out "$out/errors"
+  "$python" -P tests/differential/errors.py --driver nvidia --share "${SHARE:-1/1}" --sample 100 \
+    --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
 }
 
 part_cases() { run_cases '*'; }
@@ -267,8 +268,9 @@ part_vm() {
 # Everything, as `part` or `part:K/N` (its Kth share) and about how many seconds it takes.
 units() {
   local k
-  echo "starts 375"; echo "stateful 350"; echo "vm 330"; echo "errors 120"; echo "faults 120"; echo "life 120"; echo "libraries 60"; echo "oracles 30"
+  echo "starts 375"; echo "stateful 350"; echo "vm 330"; echo "faults 120"; echo "life 120"; echo "libraries 60"; echo "oracles 30"
   echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
+  for k in 1 2; do echo "errors:$k/2 120"; done
   for k in 1 2 3 4; do echo "cases:$k/4 90"; done
   for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done
 }
