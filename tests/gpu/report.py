@@ -2,9 +2,9 @@
 """Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
 
 python report.py [--commit C] FOLDER...: each is the $OUT of a run of commit C (HEAD where it is not
-said), or holds several of them. Writes
-tests/data/workloads.json and coverage.json, from which `make gen` makes tables (a row that no
-folder has stays), and recorded/bad_calls.tsv, to which CI holds kvgpu.
+said), or holds several of them. Writes tests/data/workloads.json, coverage.json and
+random_programs.json, from which `make gen` makes tables (a row that no folder has stays), and
+recorded/bad_calls.tsv, to which CI holds kvgpu.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from differential.differences import Results  # noqa: E402  (needs the path)
 from differential.processes import merged, read, text_of  # noqa: E402
-from gpu import coverage  # noqa: E402
+from gpu import coverage, random_programs  # noqa: E402
 
 RECORDED = ROOT / "tests/data/workloads.json"
 BAD_CALLS = ROOT / "tests/data/recorded/bad_calls.tsv"
@@ -113,10 +113,14 @@ def main() -> int:
         rows = json.loads(RECORDED.read_text())
     head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", options.commit]
     commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+    folders = [Path(argument) for argument in options.folders]
+    said = random_programs.merge(folders, gpu_of, commit)
+    if said:
+        print(said)
     for argument in options.folders:
         found = workload_rows(Path(argument)) | program_rows(Path(argument))
         n_reached = merge_coverage(Path(argument), commit)
-        if not found and not n_reached:
+        if not found and not n_reached and not said:
             raise SystemExit(f"report: no results below {argument}")
         for name, row in found.items():
             rows[name] = row | {"commit": commit}

@@ -3,7 +3,7 @@
 # run.sh [PART...|K/N]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
 # but blocking (cases has it), libraries and workloads (whose libraries a machine may lack). K/N: the
 # Kth of N calls that together do everything, libraries and workloads, too; `make test-gpu-report` merges their
-# logs. SHARE=K/N: of cases, errors and workloads only every Nth.
+# logs. SHARE=K/N: of cases, errors, stateful and workloads only every Nth.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -165,8 +165,8 @@ part_faults() { "$python" -P tests/gpu/faults.py; }
 part_stateful() {
   mkdir -p "$out"
   "$python" -P tests/differential/compare.py \
-    "${PROGRAMS:-5000}" --jobs "${JOBS:-8}" --seconds 440 --driver nvidia --out "$out/stateful.json" |
-    tee "$out/stateful.txt"
+    "${PROGRAMS:-5000}" --share "${SHARE:-1/1}" --jobs "${JOBS:-10}" --seconds 420 \
+    --driver nvidia --out "$out/stateful.json" | tee "$out/stateful.txt"
 }
 
 part_host() { "$python" -P tests/gpu/host.py; }
@@ -283,7 +283,7 @@ units_of() {
 }
 
 main() {
-  local parts=("$@") part failed=0 begun
+  local parts=("$@") part failed=0 begun share=${SHARE:-}
   [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes stateful starts life faults host nvml bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
@@ -291,7 +291,8 @@ main() {
   find_python
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
-    [[ $part != *:* ]] || { export SHARE=${part#*:}; part=${part%%:*}; }
+    export SHARE=$share
+    [[ $part != *:* ]] || { SHARE=${part#*:}; part=${part%%:*}; }
     declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, blocking, runtimes, stateful, starts, life, faults, host, nvml, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
