@@ -128,6 +128,9 @@ class SceneError(Exception):
     """A call that was to make something has failed: name and CUresult."""
 
 
+FAILED: dict[str, SceneError] = {}  # likewise those that cannot be made
+
+
 class Base:
     """Fresh objects for one call of `function`: without structures and graphs."""
 
@@ -157,8 +160,14 @@ class Base:
 
     def once(self, name: str, *arguments: Any) -> Any:
         """Likewise a context, for all calls of this process."""
+        if name in FAILED:
+            raise FAILED[name]
         if name not in CONTEXTS:
-            CONTEXTS[name] = self.made(name, *arguments)
+            try:
+                CONTEXTS[name] = self.made(name, *arguments)
+            except SceneError as error:
+                FAILED[name] = error
+                raise
             self.forget_contexts()
             self.must("cuCtxSetCurrent", CONTEXTS["cuDevicePrimaryCtxRetain"])
         return CONTEXTS[name]

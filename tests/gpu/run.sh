@@ -174,7 +174,7 @@ part_host() { "$python" -P tests/gpu/host.py; }
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
 part_errors() {
-  "$python" -P tests/differential/errors.py --driver nvidia --share "${SHARE:-1/1}" --sample 100 \
+  "$python" -P tests/differential/errors.py --driver nvidia --share "${SHARE:-1/1}" --sample 300 \
     --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
 }
 
