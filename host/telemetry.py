@@ -22,7 +22,8 @@ from kvgpu.host.inventory import worker_environment
 
 _log = logging.getLogger(__name__)
 
-_LIMIT_S = 2.0
+_WAIT_S = 2.5  # less than the guest's library waits for kvgpud (its library.cpp)
+_LIMIT_S = 30.0  # until it counts as hung
 _FRESH_S = 0.5  # NVML itself averages power and utilisation over longer
 _IDLE_S = 30.0  # after the last question the child ends
 _PAUSE_S = 60.0  # after a failure
@@ -75,15 +76,24 @@ class Telemetry:
         self._taking: asyncio.Task[Sample] | None = None
         self._last = NOTHING
         self._fresh_until_s = 0.0
+        self._is_late = False  # who asks gets nothing, at once
         self._ending: asyncio.Task[None] | None = None
 
     async def sample(self, driver: Path) -> Sample:
-        """Return what is known now, nothing where there is no NVML or it does not answer."""
+        """Return what is known now, nothing where there is no NVML or it does not answer yet."""
         if time.monotonic() < self._fresh_until_s or not _nvml_beside(driver).is_file():
             return self._last
         if self._taking is None or self._taking.done():
+            self._is_late = False
             self._taking = asyncio.create_task(self._take(driver))
-        return await asyncio.shield(self._taking)
+        if self._is_late:
+            return NOTHING
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                return await asyncio.shield(self._taking)
+        except TimeoutError:
+            self._is_late = True
+            return NOTHING
 
     async def close(self) -> None:
         """End the child. One that sleeps in the kernel (a GPU that is lost) is left alone."""

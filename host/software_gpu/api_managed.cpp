@@ -59,6 +59,10 @@ int id_of(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? location.id : device_of(location);
 }
 
+bool is_host_node(const CUmemLocation& location) {
+  return is_host(location) && location.type != CU_MEM_LOCATION_TYPE_HOST;
+}
+
 /// As driver 580 looks at the location: not at all where only whether there is one matters.
 CUresult check_advice(CUmem_advise advice, const CUmemLocation& location) {
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
@@ -69,8 +73,7 @@ CUresult check_advice(CUmem_advise advice, const CUmemLocation& location) {
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-      if (is_host(location) && location.type != CU_MEM_LOCATION_TYPE_HOST)
-        return CUDA_ERROR_INVALID_VALUE;
+      if (is_host_node(location)) return CUDA_ERROR_INVALID_VALUE;
       return check_location(location, CUDA_ERROR_INVALID_VALUE);
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
       return check_location(location, CUDA_ERROR_INVALID_VALUE);
@@ -87,9 +90,8 @@ void follow(CUmem_advise advice, const CUmemLocation& location, Advice* kept) {
       kept->read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY;
       return;
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-      kept->preferred = location;
-      // A node of the host's is the host.
-      if (is_host(location)) kept->preferred = {CU_MEM_LOCATION_TYPE_HOST, 0};
+      // As driver 580: of a node of the host's nothing is kept.
+      if (!is_host_node(location)) kept->preferred = location;
       return;
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
       kept->preferred = Advice().preferred;

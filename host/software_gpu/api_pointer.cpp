@@ -12,10 +12,9 @@ namespace {
 struct Pointed {
   Device* device = nullptr;
   std::shared_ptr<const Allocation> allocation;  // null: no device may access it
-  std::shared_ptr<const Mapping> mapping;        // of virtual memory, null where nothing is mapped
-  std::shared_ptr<const Reservation> reservation;
-  uint64_t range_base = 0, range_bytes = 0;    // what was asked for
-  uint64_t mapped_base = 0, mapped_bytes = 0;  // what is there
+  std::shared_ptr<const Mapping> mapping;        // of virtual memory
+  uint64_t range_base = 0, range_bytes = 0;      // what was asked for
+  uint64_t mapped_base = 0, mapped_bytes = 0;    // what is there
   uint64_t buffer_id = 0, block_id = 0;
   MemoryKind kind = MemoryKind::VIRTUAL;
 };
@@ -32,12 +31,13 @@ bool look_up(uint64_t address, Pointed* p) {
     p->buffer_id = p->block_id = a.buffer_id;
     return true;
   }
-  p->reservation = driver.virtual_memory.reservation_of(address);
-  if (!p->reservation) return false;
-  p->range_base = p->reservation->base;
-  p->range_bytes = p->reservation->size_bytes;
+  // As driver 580: addresses that are only reserved have no attributes.
   p->mapping = driver.virtual_memory.mapping_of(address);
-  if (!p->mapping) return true;
+  if (!p->mapping) return false;
+  const auto reservation = driver.virtual_memory.reservation_of(address);
+  if (!reservation) return false;
+  p->range_base = reservation->base;
+  p->range_bytes = reservation->size_bytes;
   const Physical& physical = *p->mapping->physical;
   p->device = driver.device(physical.properties.location.id);
   p->mapped_base = p->mapping->base;
@@ -68,30 +68,12 @@ CUmemAllocationHandleType handle_types(const Pointed& p) {
 
 bool is_host(MemoryKind kind) { return kind == MemoryKind::HOST || kind == MemoryKind::REGISTERED; }
 
-/// Of a pointer that nothing is known about, and of addresses that are only reserved.
-CUresult attribute_without_memory(void* data, CUpointer_attribute attribute, const Pointed& p) {
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      memcpy(data, &p.range_base, sizeof p.range_base);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      memcpy(data, &p.range_bytes, sizeof p.range_bytes);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      memset(data, 0, sizeof(unsigned));
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer,
                            const Pointed& p) {
   const auto answer = [&]<class T>(T value) {
     memcpy(data, static_cast<const void*>(&value), sizeof(T));
     return CUDA_SUCCESS;
   };
-  if (!p.device) return attribute_without_memory(data, attribute, p);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       // Virtual memory and pools belong to a device, managed variables to all: to no context.

@@ -2,13 +2,15 @@
 """What a program sees through nvidia-ml-py, as one JSON object.
 
 With `compute` it first makes a CUDA context and allocates, and says what CUDA says; with `ways` it
-says what leads to the other devices, with `blind` it leaves NVML out, with `wait` it stays until a
-line comes. Run it under `kvgpu run`, or natively.
+says what leads to the other devices, with `every` what every question about a device answers, with
+`blind` it leaves NVML out, with `wait` it stays until a line comes. Run it under `kvgpu run`, or
+natively.
 """
 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import os
 import sys
@@ -75,6 +77,7 @@ def nvml() -> dict[str, Any]:
         "cuda": pynvml.nvmlSystemGetCudaDriverVersion(),
         "temperature": ask(pynvml.nvmlDeviceGetTemperature, device, 0),
         "power": ask(pynvml.nvmlDeviceGetPowerUsage, device),
+        "power_by_scope": [average_power(device, scope) for scope in range(3)],
         "sm_clock": ask(pynvml.nvmlDeviceGetClockInfo, device, pynvml.NVML_CLOCK_SM),
         "reasons": ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device),
         "load": ask(pynvml.nvmlDeviceGetUtilizationRates, device),
@@ -82,6 +85,15 @@ def nvml() -> dict[str, Any]:
         "serial": ask(pynvml.nvmlDeviceGetSerial, device),
         "set_power": ask(pynvml.nvmlDeviceSetPowerManagementLimit, device, 1000),
     }
+
+
+def average_power(device: Any, scope: int) -> Any:
+    """Return what NVML says of a part of the card."""
+    import pynvml
+
+    field = (pynvml.NVML_FI_DEV_POWER_AVERAGE, scope)
+    (value,) = pynvml.nvmlDeviceGetFieldValues(device, [field])
+    return value.value.uiVal if value.nvmlReturn == 0 else {"error": value.nvmlReturn}
 
 
 def link(device: Any, number: int) -> dict[str, Any]:
@@ -128,12 +140,33 @@ def ways() -> dict[str, Any]:
     return said
 
 
+def every() -> dict[str, Any]:
+    """Ask everything that takes a device alone; return the errors of what has no answer."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    errors = {}
+    for name, function in inspect.getmembers(pynvml, inspect.isfunction):
+        parameters = inspect.signature(function).parameters.values()
+        needed = [each.name for each in parameters if each.default is each.empty]
+        if not name.startswith(("nvmlDeviceGet", "nvmlDeviceIs")) or len(needed) != 1:
+            continue
+        if needed[0] not in ("handle", "device"):
+            continue
+        answer = ask(function, device)
+        errors[name] = answer.get("error", 0) if isinstance(answer, dict) else 0
+    return errors
+
+
 def main() -> None:
     said: dict[str, Any] = {"pid": os.getpid()}
     if "compute" in sys.argv:
         said["cuda"] = cuda()
     if "ways" in sys.argv:
         said["ways"] = ways()
+    if "every" in sys.argv:
+        said["every"] = every()
     if "blind" not in sys.argv:
         said["nvml"] = nvml()
     print(json.dumps(said), flush=True)

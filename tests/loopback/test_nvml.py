@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from framework.loopback import BUILD, LOOPBACK, ROOT, Loopback, loopback
 from framework.nvml_program import ALLOCATED_BYTES
@@ -96,8 +100,19 @@ def test_readings_of_the_physical_device_are_passed_on(with_nvml: Loopback) -> N
     nvml = see(with_nvml)["nvml"]
     assert nvml["driver"] == "580.1.2"
     assert (nvml["temperature"], nvml["power"], nvml["sm_clock"]) == (41, 123456, 1001)
+    # What the whole card takes is not what its module or its memory takes.
+    assert nvml["power_by_scope"] == [123456, {"error": NOT_SUPPORTED}, {"error": NOT_SUPPORTED}]
     assert nvml["reasons"] == 1 << 40
     assert nvml["serial"] == {"error": NOT_SUPPORTED}
+
+
+def test_every_question_of_pynvml_is_answered_or_refused(with_nvml: Loopback) -> None:
+    errors = see(with_nvml, "every")["every"]
+    assert len(errors) > 100
+    assert set(errors.values()) == {0, NOT_SUPPORTED}, errors
+    library = ctypes.CDLL(str(BUILD / "guest/libcuda/libnvidia-ml.so.1"))
+    names = re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', inspect.getsource(pynvml))
+    assert [name for name in names if not hasattr(library, name)] == []
 
 
 def test_links_and_ways_between_the_slices_own_devices() -> None:

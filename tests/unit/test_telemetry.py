@@ -67,7 +67,8 @@ def test_one_child_answers_all_who_ask(tmp_path: Path, driver: Path) -> None:
 def test_nvml_that_fails_costs_its_readings_only(
     tmp_path: Path, driver: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_LIMIT_S", 0.2)
+    for limit in ("_WAIT_S", "_LIMIT_S"):
+        monkeypatch.setattr(telemetry, limit, 0.2)
     worker = make_worker(tmp_path, script)
 
     async def body() -> None:
@@ -76,6 +77,27 @@ def test_nvml_that_fails_costs_its_readings_only(
         before_s = time.monotonic()
         assert await asked.sample(driver) == NOTHING
         assert time.monotonic() - before_s < 0.1  # not asked again at once
+        await asked.close()
+
+    run(body)
+
+
+def test_nvml_that_is_slow_is_not_given_up(
+    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "_WAIT_S", 0.1)
+    script = f"sleep 0.4; while read line; do echo '{SAMPLE}'; done"
+    worker = make_worker(tmp_path, script)
+
+    async def body() -> None:
+        asked = Telemetry(worker)
+        assert await asked.sample(driver) == NOTHING
+        before_s = time.monotonic()
+        assert await asked.sample(driver) == NOTHING
+        assert time.monotonic() - before_s < 0.1  # nobody waits for it twice
+        async with asyncio.timeout(10):
+            while await asked.sample(driver) == NOTHING:
+                await asyncio.sleep(0.05)
         await asked.close()
 
     run(body)

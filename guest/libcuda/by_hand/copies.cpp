@@ -69,33 +69,38 @@ CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byt
   return CUDA_SUCCESS;
 }
 
-CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr src, size_t bytes) {
+CUresult stage_from_device(const Enqueue& enqueue, std::span<const FromDevice> copies) {
   struct InFlight {
     Staging::Piece piece;
     uint64_t number;
+    std::byte* dst;
     size_t bytes;
   };
-  constexpr size_t DEPTH = 4;  // pieces on their way while one is copied out
+  constexpr size_t MAX_IN_FLIGHT = 4 * Staging::CHUNK_BYTES;  // while one is copied out
   Staging& staging = Staging::get();
   std::deque<InFlight> in_flight;
+  size_t n_in_flight = 0;
+  FromDevice rest{};
   CUresult result = CUDA_SUCCESS;
-  while (result == CUDA_SUCCESS && (bytes > 0 || !in_flight.empty())) {
-    InFlight next{{}, 0, std::min<size_t>(bytes, Staging::CHUNK_BYTES)};
+  while (result == CUDA_SUCCESS) {
+    for (; rest.bytes == 0 && !copies.empty(); copies = copies.subspan(1)) rest = copies.front();
+    if (rest.bytes == 0 && in_flight.empty()) break;
+    InFlight next{{}, 0, rest.dst, std::min<size_t>(rest.bytes, Staging::CHUNK_BYTES)};
     CUresult has_piece = CUDA_ERROR_NOT_READY;  // the pieces in flight come first
-    if (bytes > 0 && in_flight.empty()) {
+    if (rest.bytes > 0 && in_flight.empty()) {
       has_piece = staging.allocate(next.bytes, &next.piece);
-    } else if (bytes > 0 && in_flight.size() < DEPTH) {
+    } else if (rest.bytes > 0 && n_in_flight + next.bytes <= MAX_IN_FLIGHT) {
       has_piece = staging.try_allocate(next.bytes, &next.piece);
     }
     if (has_piece == CUDA_SUCCESS) {
-      const wire::Copy body{0, 0, staging.address(next.piece), src, next.bytes};
+      const wire::Copy body{0, 0, staging.address(next.piece), rest.src, next.bytes};
       result = enqueue.submit_marked(wire::Op::cuMemcpyDtoHAsync_v2, body, &next.number);
       if (result != CUDA_SUCCESS) {
         staging.release(next.piece);
         break;
       }
-      src += next.bytes;
-      bytes -= next.bytes;
+      rest = {rest.dst + next.bytes, rest.src + next.bytes, rest.bytes - next.bytes};
+      n_in_flight += next.bytes;
       in_flight.push_back(next);
       continue;
     }
@@ -105,9 +110,9 @@ CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr s
     }
     const InFlight& first = in_flight.front();
     if ((result = wait_for(enqueue, first.number)) != CUDA_SUCCESS) break;
-    RegionMemory::get().copy_out(dst, staging.data(first.piece), first.bytes);
-    dst += first.bytes;
+    RegionMemory::get().copy_out(first.dst, staging.data(first.piece), first.bytes);
     staging.release(first.piece);
+    n_in_flight -= first.bytes;
     in_flight.pop_front();
   }
   // After an error the GPU may still write to these: they come back by their numbers.
@@ -161,7 +166,8 @@ CUresult copy_dtoh(void* dst, CUdeviceptr src, size_t bytes, CUstream stream, Wa
     return copy_in_place(enqueue, op, body, wait);
   }
   if (enqueue.capture() != nullptr) return refuse_captured_pageable();
-  return stage_from_device(enqueue, static_cast<std::byte*>(dst), from.gpu_address, bytes);
+  const FromDevice copy{static_cast<std::byte*>(dst), from.gpu_address, bytes};
+  return stage_from_device(enqueue, {&copy, 1});
 }
 
 CUresult copy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream,

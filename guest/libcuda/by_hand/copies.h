@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "enqueue.h"
 #include "memory_map.h"
@@ -44,6 +45,12 @@ CUresult settle_staged(const Enqueue& enqueue, const Operand& side);
 
 CUresult stage_to_device(const Enqueue& enqueue, CUdeviceptr dst, const std::byte* src,
                          size_t bytes);
-CUresult stage_from_device(const Enqueue& enqueue, std::byte* dst, CUdeviceptr src, size_t bytes);
+struct FromDevice {
+  std::byte* dst;
+  CUdeviceptr src;
+  size_t bytes;
+};
+// They are there when it returns: all of them for one wait, where they are small.
+CUresult stage_from_device(const Enqueue& enqueue, std::span<const FromDevice> copies);
 
 }  // namespace kvgpu::guest

@@ -22,7 +22,7 @@ AdviceMap::Pieces::iterator AdviceMap::split(uint64_t address) {
 
 Advice AdviceMap::common(uint64_t address, uint64_t bytes) const {
   const auto is_same = [](const CUmemLocation& a, const CUmemLocation& b) {
-    return a.type == b.type && a.id == b.id;
+    return a.type == b.type && (a.type == CU_MEM_LOCATION_TYPE_HOST || a.id == b.id);
   };
   const std::lock_guard lock(mutex_);
   auto at = std::prev(pieces_.upper_bound(address));
@@ -40,6 +40,10 @@ Advice AdviceMap::common(uint64_t address, uint64_t bytes) const {
 
 namespace {
 
+bool is_host_node(const CUmemLocation& location) {
+  return is_host(location) && location.type != CU_MEM_LOCATION_TYPE_HOST;
+}
+
 // As driver 580 looks at the location: not at all where only whether there is one matters.
 CUresult check_advice(CUmem_advise advice, const CUmemLocation& location) {
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
@@ -52,9 +56,7 @@ CUresult check_advice(CUmem_advise advice, const CUmemLocation& location) {
       return check_location(location, CUDA_ERROR_INVALID_VALUE);
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-      if (is_host(location) && location.type != CU_MEM_LOCATION_TYPE_HOST) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
+      if (is_host_node(location)) return CUDA_ERROR_INVALID_VALUE;
       return check_location(location, CUDA_ERROR_INVALID_VALUE);
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -69,9 +71,8 @@ void follow(CUmem_advise advice, const CUmemLocation& location, Advice* kept) {
       kept->read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY;
       return;
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-      kept->preferred = location;
-      // A node of the host's is the host.
-      if (is_host(location)) kept->preferred = {CU_MEM_LOCATION_TYPE_HOST, 0};
+      // As driver 580: of a node of the host's nothing is kept.
+      if (!is_host_node(location)) kept->preferred = location;
       return;
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
       kept->preferred = Advice().preferred;

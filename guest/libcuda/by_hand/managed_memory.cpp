@@ -185,6 +185,7 @@ CUresult ManagedMemory::move_to_gpu(const std::function<bool(const Area&)>& is_w
     area.pages.each_run_here([&](const BlockRun& run) {
       area.pages.protect(run);
       if (bad != CUDA_SUCCESS || area.pages.state(run.first) != PageState::WRITTEN) return;
+      if (area.is_as_fetched()) return;
       Stream* const mover = mover_of(*area.context);
       bad = mover == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : upload(area, run, *mover);
       movers.insert(mover);
@@ -197,6 +198,7 @@ CUresult ManagedMemory::move_to_gpu(const std::function<bool(const Area&)>& is_w
   for (Area* const area : moved) {
     area->pages.each_run_here([&](const BlockRun& run) { area->pages.drop(run); });
     area->pages.set({0, area->pages.n_blocks()}, PageState::ON_GPU);
+    area->fetched.clear();
     here_.erase(area->pages.begin());
   }
   if (!moved.empty()) Pager::watch();
@@ -231,14 +233,22 @@ void ManagedMemory::after_host_function() {
 
 // ---- back
 
+void ManagedMemory::add_copies(const Area& area, uint64_t from, uint64_t to,
+                               std::vector<FromDevice>* copies) {
+  (void)each_part(area, from, to, [&](uint64_t begin, uint64_t bytes) {
+    copies->push_back({area.pages.data(begin), begin, bytes});
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult ManagedMemory::download(Area& area, uint64_t from, uint64_t to) {
   Stream* const mover = mover_of(*area.context);
   if (mover == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   const Enqueue enqueue(*mover);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  return each_part(area, from, to, [&](uint64_t begin, uint64_t bytes) {
-    return stage_from_device(enqueue, area.pages.data(begin), begin, bytes);
-  });
+  std::vector<FromDevice> copies;
+  add_copies(area, from, to, &copies);
+  return stage_from_device(enqueue, copies);
 }
 
 // The program cannot be told of an error, and its thread must go on: the next call returns it.
@@ -295,59 +305,6 @@ bool ManagedMemory::bring_back(uint64_t address, bool in_host_function) {
   is_held_ = false;
   may_give_.notify_all();
   return area != nullptr;
-}
-
-namespace {
-
-// Has all that was given to the stream come to its end, as far as that was asked for?
-bool is_quiet(const Stream& stream) {
-  // What a stream captures is no work yet.
-  if (stream.is_mover || stream.capture.load(std::memory_order_acquire) != nullptr) return true;
-  Session& session = Session::get();
-  const uint64_t last = stream.issued.load(std::memory_order_acquire);
-  return !stream.dirty.load(std::memory_order_acquire) &&
-         (session.reached(stream.word, last) || session.is_lost(stream.word, last));
-}
-
-bool is_quiet() {
-  return std::ranges::all_of(tables().contexts.handles(), [](wire::Handle handle) {
-    Context* const context = tables().contexts.find(handle);
-    if (context == nullptr || !context->active) return true;
-    const std::lock_guard lock(context->mutex);
-    return std::ranges::all_of(context->streams,
-                               [](const Stream* stream) { return is_quiet(*stream); });
-  });
-}
-
-}  // namespace
-
-void ManagedMemory::bring_back() {
-  constexpr uint64_t SMALL_BYTES = 64 * KIB, ALL_SMALL_BYTES = MIB;
-  std::unique_lock lock(mutex_);
-  const uint64_t n_given = n_given_;
-  std::vector<uint64_t> back;
-  uint64_t n_small_bytes = 0;
-  for (const auto& [begin, area] : areas_) {
-    if (here_.contains(begin)) continue;
-    const bool is_small =
-        area.pages.bytes() <= SMALL_BYTES && n_small_bytes + area.pages.bytes() <= ALL_SMALL_BYTES;
-    if (is_small) n_small_bytes += area.pages.bytes();
-    if (is_small || area.is_wanted_here) back.push_back(begin);
-  }
-  if (back.empty()) return;
-  lock.unlock();
-  if (!is_quiet()) return;
-  lock.lock();
-  if (n_given_ != n_given) return;
-  for (const uint64_t begin : back) {
-    const auto found = areas_.find(begin);
-    if (found == areas_.end() || here_.contains(begin)) continue;
-    Area& area = found->second;
-    if (download(area, begin, area.pages.end()) != CUDA_SUCCESS) return;
-    area.pages.set({0, area.pages.n_blocks()}, PageState::WRITTEN);
-    area.is_wanted_here = false;
-    here_.insert(begin);
-  }
 }
 
 CUresult ManagedMemory::prepare(Context& context) {

@@ -14,11 +14,14 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "objects.h"
 #include "shadow_pages.h"
 
 namespace kvgpu::guest {
+
+struct FromDevice;
 
 class ManagedMemory {
  public:
@@ -79,6 +82,10 @@ class ManagedMemory {
     wire::Handle stream = 0;  // which it is attached to
     bool is_wanted_here = false;
     std::map<uint64_t, Part> parts{};  // what in these pages is ours, by address
+    std::vector<std::byte> fetched{};  // what the GPU has, where that is known
+
+    void keep_fetched();
+    bool is_as_fetched() const;
   };
   using Areas = std::map<uint64_t, Area>;  // by their first page
 
@@ -94,10 +101,14 @@ class ManagedMemory {
   CUresult move_to_gpu(const std::function<bool(const Area&)>& is_wanted);
   static CUresult upload(Area& area, const BlockRun& run, Stream& mover);
   static CUresult download(Area& area, uint64_t from, uint64_t to);
+  static void add_copies(const Area& area, uint64_t from, uint64_t to,
+                         std::vector<FromDevice>* copies);
+  static bool is_small(const Area& area);
   void fetch(Area& area, const BlockRun& run);
 
   CUresult give(const Stream& stream);
   void bring_back();
+  bool bring_back(const Context& context, const std::vector<Area*>& areas);
   static void wait_for_stream(wire::Handle stream);
 
   static inline std::atomic<bool> is_used_{false};

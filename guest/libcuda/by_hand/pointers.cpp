@@ -58,24 +58,6 @@ size_t attribute_bytes(CUpointer_attribute attribute) {
   }
 }
 
-// Of addresses where nothing may be mapped.
-CUresult read_reservation(uint64_t* value, CUpointer_attribute attribute,
-                          const Reservation& reservation) {
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      *value = reservation.begin;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      *value = reservation.bytes;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      *value = 0;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
 // One attribute of a pointer that is CUDA memory, as a number.
 CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
                         uint64_t address) {
@@ -105,11 +87,11 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put(static_cast<uint32_t>(range.context->device));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      if (const auto reservation = memory_map().find_reservation(address)) {
-        return read_reservation(value, attribute, *reservation);
-      }
-      return put(attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ? range.bytes : range.begin);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: {
+      const auto whole =
+          memory_map().find_reservation(address).value_or(Reservation{range.begin, range.bytes});
+      return put(attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ? whole.bytes : whole.begin);
+    }
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(1);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -167,11 +149,10 @@ bool attribute_of_foreign(uint64_t* value, CUpointer_attribute attribute, uint64
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto range = memory_map().find(ptr);
-  const auto reservation = range ? std::nullopt : memory_map().find_reservation(ptr);
-  if (!range && !reservation) return CUDA_ERROR_INVALID_VALUE;
+  // As driver 580: addresses that are only reserved have no attributes.
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
   uint64_t value = 0;
-  const CUresult result = range ? read_attribute(&value, attribute, *range, ptr)
-                                : read_reservation(&value, attribute, *reservation);
+  const CUresult result = read_attribute(&value, attribute, *range, ptr);
   if (result == CUDA_SUCCESS) std::memcpy(data, &value, attribute_bytes(attribute));
   return result;
 }

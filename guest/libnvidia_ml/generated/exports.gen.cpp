@@ -1077,3 +1077,16 @@ nvmlReturn_t nvmlVgpuTypeGetResolution(nvmlVgpuTypeId_t, unsigned int, unsigned 
                                        unsigned int*) {
   return refuse(NVML_ERROR_NOT_SUPPORTED);
 }
+
+#pragma GCC visibility push(default)
+extern "C" {
+nvmlReturn_t nvmlDeviceGetRemappedRows_v2(nvmlDevice_t device);
+nvmlReturn_t nvmlDeviceGetRemappedRows_v2(nvmlDevice_t device) {
+  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
+}
+nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t device);
+nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t device) {
+  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
+}
+}
+#pragma GCC visibility pop

@@ -141,6 +141,9 @@ TEST_CASE("managed memory: advice is kept, for whole ranges") {
                       absent = {CU_MEM_LOCATION_TYPE_DEVICE, 99};
   CHECK(preferred_id() == CU_DEVICE_INVALID);
   CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, node));
+  CHECK(preferred(at, BYTES) == CU_DEVICE_INVALID);  // of a node nothing is kept
+  CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host));
+  CU(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, node));
   CHECK(preferred(at, BYTES) == CU_DEVICE_CPU);
   CHECK(preferred_id() == CU_DEVICE_CPU);
   CU_IS(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, absent),
