@@ -76,7 +76,8 @@ def in_one_folder(workers: list[int]) -> bool:
 
 
 def test_worker_cannot_signal_or_read_another_owner_s(workers: list[int]) -> None:
-    first, second = workers
+    first, second = workers  # one that has waited, and one that has joined it
+    assert in_one_folder(workers)
     uid = confinement.uid(second)
     stranger, relative = uid + 1, uid  # relative: what another worker of the owner is
     assert "Operation not permitted" in as_user(stranger, f"os.kill({second}, 9)")
@@ -92,40 +93,27 @@ def test_worker_cannot_signal_or_read_another_owner_s(workers: list[int]) -> Non
     assert as_user(relative, f"os.kill({first}, 0); print('own')") == "own\n"
 
 
-def test_what_a_worker_has_started_ends_with_its_owner_s_last() -> None:
-    with loopback(config="prestarted_workers = 0\n") as host:
-        first, second = [start_steady(host, 60) for _ in range(2)]
-        try:
-            uid = confinement.uid(host.worker_pids()[0])
-            with subprocess.Popen(["sleep", "60"], user=uid, start_new_session=True) as left:
-                first.kill()
-                assert eventually(lambda: len(sessions(host)) == 1)
-                assert left.poll() is None
-                second.kill()
-                assert left.wait(10) == -signal.SIGKILL
-        finally:
-            for program in (first, second):
-                program.kill()
-                program.communicate(timeout=20)
-
-
-@pytest.mark.parametrize("n_waiting", [0, 2])
-def test_workers_of_one_user_meet_in_a_folder(n_waiting: int) -> None:
-    config = f"prestarted_workers = {n_waiting}\n"
-    with loopback(config=config) as host, ThreadPoolExecutor(4) as threads:
-        programs = list(threads.map(lambda _: start_steady(host, 60), range(4)))  # at once
+def test_workers_of_one_user_meet_and_what_they_leave_ends_with_the_last() -> None:
+    config = "prestarted_workers = 0\n"
+    with loopback(config=config) as host, ThreadPoolExecutor(3) as threads:
+        programs = list(threads.map(lambda _: start_steady(host, 60), range(3)))  # at once
         try:
             workers = host.worker_pids()
-            assert len(workers) == 4
+            assert len(workers) == 3
             assert in_one_folder(workers), host.logs()
             file = shm_of(workers[0]) / "cuda.shm.kvgpu-test"
             file.write_text("here")
             assert (shm_of(workers[-1]) / file.name).read_text() == "here"
-            first = programs.pop(0)
-            first.kill()
-            first.communicate(timeout=20)
-            programs.append(start_steady(host, 60))
-            assert in_one_folder(host.worker_pids())
+            uid = confinement.uid(workers[0])
+            with subprocess.Popen(["sleep", "60"], user=uid, start_new_session=True) as left:
+                programs[0].kill()
+                assert eventually(lambda: len(sessions(host)) == 2)
+                programs.append(start_steady(host, 60))
+                assert in_one_folder(host.worker_pids())
+                assert left.poll() is None
+                for program in programs:
+                    program.kill()
+                assert left.wait(10) == -signal.SIGKILL
         finally:
             for program in programs:
                 program.kill()
