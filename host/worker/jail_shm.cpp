@@ -9,6 +9,8 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -22,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto START_LIMIT = 2s;  // a jail takes some milliseconds
+constexpr auto START_LIMIT = 10s;  // a jail takes milliseconds, on a busy host more
 constexpr auto PAUSE = 1ms;
 constexpr char SHM[] = "/dev/shm";
 
@@ -50,6 +52,19 @@ bool take_from(const Descriptor& theirs, const Descriptor& own, uid_t uid, Descr
   return true;
 }
 
+// NVIDIA's driver (580) leaves there what workers had that were killed: cuda.shm.UID.PID.N.
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator file(folder, error), end; !error && file != end;
+       file.increment(error)) {
+    unsigned uid = 0, pid = 0;
+    if (std::sscanf(file->path().filename().c_str(), "cuda.shm.%x.%x.", &uid, &pid) == 2 &&
+        kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) {
+      unlink(file->path().c_str());
+    }
+  }
+}
+
 }  // namespace
 
 bool find_shared_memory(const std::vector<pid_t>& workers, uid_t uid, Descriptor* found,
@@ -74,11 +89,15 @@ bool show_shared_memory(const Descriptor& found, uid_t uid, gid_t gid, const fs:
                         std::string* error) {
   if (mkdir(target.c_str(), 0755) != 0) return fail(error, "make " + target.string());
   if (found.get() >= 0) {
-    return move_mount(found.get(), "", AT_FDCWD, target.c_str(), MOVE_MOUNT_F_EMPTY_PATH) == 0 ||
-           fail(error, "show the owner's " + std::string(SHM));
+    if (move_mount(found.get(), "", AT_FDCWD, target.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
+      return fail(error, "show the owner's " + std::string(SHM));
+    }
+    remove_leftovers(target);
+    return true;
   }
-  const std::string options = "mode=0700,size=" + std::to_string(SHM_BYTES) +
-                              ",uid=" + std::to_string(uid) + ",gid=" + std::to_string(gid);
+  const std::string options = "mode=0700,nr_inodes=" + std::to_string(SHM_FILES) +
+                              ",size=" + std::to_string(SHM_BYTES) + ",uid=" + std::to_string(uid) +
+                              ",gid=" + std::to_string(gid);
   constexpr unsigned long FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC;
   return mount("kvgpu-shm", target.c_str(), "tmpfs", FLAGS, options.c_str()) == 0 ||
          fail(error, "mount " + std::string(SHM));

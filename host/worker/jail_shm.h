@@ -15,7 +15,7 @@
 namespace kvgpu::worker {
 
 // NVIDIA's driver (580) keeps 80 KiB there for each process that shares events.
-inline constexpr uint64_t SHM_BYTES = 64ull << 20;
+inline constexpr uint64_t SHM_BYTES = 64ull << 20, SHM_FILES = 4096;
 
 // Takes it from the first of `workers`, all of this uid, that has it; one that has only been
 // started is waited for. Nothing is found where none of them shows it.

@@ -101,15 +101,18 @@ def test_workers_of_one_user_meet_and_what_they_leave_ends_with_the_last() -> No
             workers = host.worker_pids()
             assert len(workers) == 3
             assert in_one_folder(workers), host.logs()
-            file = shm_of(workers[0]) / "cuda.shm.kvgpu-test"
-            file.write_text("here")
-            assert (shm_of(workers[-1]) / file.name).read_text() == "here"
+            shm = shm_of(workers[-1])
+            names = [f"cuda.shm.0.{pid:x}.1" for pid in (workers[-1], 0x7FFFFFFF)]  # as NVIDIA's
+            for name in names:
+                (shm_of(workers[0]) / name).write_text("here")
+                assert (shm / name).read_text() == "here"
             uid = confinement.uid(workers[0])
             with subprocess.Popen(["sleep", "60"], user=uid, start_new_session=True) as left:
-                programs[0].kill()
+                os.kill(workers[0], signal.SIGKILL)
                 assert eventually(lambda: len(sessions(host)) == 2)
                 programs.append(start_steady(host, 60))
                 assert in_one_folder(host.worker_pids())
+                assert [path.name for path in shm.iterdir()] == names[:1], "those of the ended go"
                 assert left.poll() is None
                 for program in programs:
                     program.kill()
