@@ -95,7 +95,7 @@ def start_local(vm: Vm) -> int:
 def assert_limited(vm: Vm, pid: int) -> None:
     """The worker is in a group of its own, out of kvgpud's unit; kvgpud had nothing to warn of."""
     group = vm.check(f"sed -n 's/^0:://p' /proc/{pid}/cgroup").strip()
-    assert re.fullmatch(r"/kvgpu/worker-\d+", group), group
+    assert re.fullmatch(r"/kvgpu/worker-\d+-\d+", group), group
     assert vm.check(f"cat /sys/fs/cgroup{group}/pids.max").strip() == "1024"
     assert int(vm.check(f"cat /sys/fs/cgroup{group}/memory.max")) >= 8 << 30
     journal = vm.check("journalctl --unit kvgpud --no-pager")
