@@ -230,6 +230,18 @@ def managed(functions: str) -> dict[tuple[str, str], Make]:
     return of(functions, devPtr=lambda s: s.managed, count=size(1 << 16))
 
 
+# How many entries the arrays have room for.
+LISTS = {
+    (f"cuGraph{what}{form}", n)
+    for what, n in (
+        ("GetNodes", "numNodes"),
+        ("GetRootNodes", "numRootNodes"),
+        ("GetEdges", "numEdges"),
+        ("NodeGetDependencies", "numDependencies"),
+        ("NodeGetDependentNodes", "numDependentNodes"),
+    )
+    for form in ("", "_v2")
+}
 # By function and parameter.
 SPECIAL: dict[tuple[str, str], Make] = {
     **{(f"cuMemcpyBatchAsync{v}", n): m for v in ("", "_v2") for n, m in MEMORY_BATCH.items()},
@@ -334,8 +346,8 @@ SPECIAL: dict[tuple[str, str], Make] = {
     **of(
         "cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2",
         dependencies=lambda _: buffer(),
-        numDependencies=lambda _: buffer(),
     ),
+    **{row: words("<Q", 8) for row in LISTS},
     **of("cuGraphNodeGetDependencies_v2", edgeData=lambda _: buffer()),
     **of("cuGraphGetEdges_v2", edgeData=lambda _: buffer()),
     **of("cuGraphKernelNodeCopyAttributes", src=lambda s: s.node),
@@ -353,6 +365,7 @@ SPECIAL: dict[tuple[str, str], Make] = {
     **of("cuTexObjectCreate", pResViewDesc=none),
     **of("cuModuleLoadFatBinary", fatCubin=lambda _: KERNELS),
 }
+INACTIVE = "cuDevicePrimaryCtxSetFlags"  # works while there is no primary context
 IN_CAPTURE = (
     *("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3"),
     *("cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2"),

@@ -10,6 +10,8 @@ from differential.arguments import (
     BY_TYPE,
     FUNCTIONS,
     HANDLES,
+    INACTIVE,
+    LISTS,
     WIDTHS,
     Make,
     good,
@@ -61,6 +63,8 @@ def bad(function: str, name: str, kind: str) -> dict[str, Make]:
         return {"null": none, "empty": lambda _: b"", "unknown": lambda _: b"no such thing"}
     if kind.endswith("*"):
         structures: dict[str, Make] = {}
+        if (function, name) in LISTS:
+            structures = {"no room": place(b"")}
         if kind in BY_TYPE and not name.endswith("_out"):
             structures = {"zeros": place(b"")}
         if name == "p":
@@ -80,6 +84,8 @@ def bad(function: str, name: str, kind: str) -> dict[str, Make]:
             "pageable": lambda s: ctypes.c_uint64(ctypes.addressof(s.pageable)),
             "stray": number(kind, STRAY),
         }
+    if kind == "CUdevice" and function == INACTIVE:
+        return {"inactive": lambda s: s.without_primary(), "99": number(kind, 99)}
     if kind == "CUdevice":
         return {"-1": number(kind, -1), "99": number(kind, 99)}
     if kind in FUNCTIONS:

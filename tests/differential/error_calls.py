@@ -43,6 +43,7 @@ class Call:
 
     def __init__(self, cuda: ctypes.CDLL, function: str, what: str) -> None:
         self.cuda, self.function, self.what = cuda, function, what
+        self.ends_stream = function.startswith("cuStreamDestroy")
         self.entry = getattr(cuda, function)
         if what == BEFORE_INIT:
             self.arguments = [zero(kind) for _, kind in parameters(function)]
@@ -72,7 +73,7 @@ class Call:
         said = str(self.entry(*self.arguments))
         if self.what in (BEFORE_INIT, AFTER_FAULT):
             return said
-        if self.what in (CAPTURING, OTHER_CAPTURES):
+        if self.what in (CAPTURING, OTHER_CAPTURES) and not self.ends_stream:
             name = "stream" if self.what == CAPTURING else "other_stream"
             out = ctypes.c_uint64()
             stream = getattr(self.scene, name)
@@ -80,7 +81,7 @@ class Call:
         return said + self.afterwards(succeeded=said == "0")
 
     def afterwards(self, *, succeeded: bool) -> str:
-        if "stream" in vars(self.scene):
+        if "stream" in vars(self.scene) and not self.ends_stream:
             self.cuda.cuStreamEndCapture(self.scene.stream, ctypes.byref(ctypes.c_uint64()))
         if self.function.startswith("cuCtxCreate") and succeeded:
             self.scene.contexts.append(ctypes.c_uint64.from_buffer(self.arguments[0]))

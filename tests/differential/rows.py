@@ -24,13 +24,14 @@ ALONE = frozenset(
     (
         *(f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")),
         *("cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"),
+        "cuDevicePrimaryCtxSetFlags",
     )
 )
 # What these set, rows of other functions would see; their own answers do not depend on it. All rows
 # of one have a process.
 LASTING = frozenset(
     (
-        *("cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags_v2", "cuCtxSetFlags"),
+        *("cuDevicePrimaryCtxSetFlags_v2", "cuCtxSetFlags"),
         *("cuCtxSetLimit", "cuDeviceSetMemPool", "cuMemSetMemPool"),
         "cuThreadExchangeStreamCaptureMode",
     )

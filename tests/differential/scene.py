@@ -217,6 +217,11 @@ class Scene(Base):
     def push_context(self) -> None:
         self.must("cuCtxPushCurrent_v2", self.context)
 
+    def without_primary(self) -> Any:
+        """The device, whose primary context has ended."""
+        self.must("cuDevicePrimaryCtxRelease", 0)
+        return ctypes.c_int32(0)
+
     def create_context(self) -> None:
         self.context = self.made("cuCtxCreate_v2", 0, 0)
 
