@@ -14,6 +14,7 @@ static CUstreamCaptureMode& thread_capture_mode() {
 CUresult check_capture_safe(Context& context) {
   const CUstreamCaptureMode mode = thread_capture_mode();
   if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
   std::lock_guard lock(context.order_mutex);
   for (const auto& capture : context.captures) {
     const bool mine = capture->thread == std::this_thread::get_id() &&
@@ -22,9 +23,9 @@ CUresult check_capture_safe(Context& context) {
         mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!mine && !global) continue;
     capture->invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 }  // namespace software_gpu

@@ -293,6 +293,7 @@ SOFTWARE_GPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
 SOFTWARE_GPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
   if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && (context->heap || value == 0))
@@ -338,6 +339,7 @@ SOFTWARE_GPU_API cuCtxGetCacheConfig(CUfunc_cache* config) {
 SOFTWARE_GPU_API cuCtxSetCacheConfig(CUfunc_cache config) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   context->cache_config = config;
   return CUDA_SUCCESS;

@@ -55,7 +55,6 @@ uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointe
 CUresult copy_sync(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(check_capture_safe(*context));
   Copy copy;
   RETURN_IF_FAILED(describe(*context, to, to_side, from, from_side, n_bytes, &copy));
   return submit_and_wait(*context, *context->stream_of(nullptr), copy_operation(copy));

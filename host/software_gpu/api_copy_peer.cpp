@@ -75,7 +75,6 @@ CUresult copy_async(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUs
 CUresult copy_sync(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(check_capture_safe(*context));
   for (const CUcontext handle : {to, from}) {
     Context* other = context_of(handle);
     if (!other) return CUDA_ERROR_INVALID_CONTEXT;

@@ -175,6 +175,7 @@ SOFTWARE_GPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
     if (stream->capture && event->shared) return CUDA_ERROR_NOT_SUPPORTED;
     if (!stream->capture && (flags & CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_ILLEGAL_STATE;
     if (event->capture) return join_capture(*stream, *event);
+    if (stream->capture && stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (stream->capture && (flags & CU_EVENT_WAIT_EXTERNAL) == 0) {
       stream->capture->invalid = true;
       return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;

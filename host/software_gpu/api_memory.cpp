@@ -63,6 +63,9 @@ SOFTWARE_GPU_API cuMemAlloc_v2(CUdeviceptr* pointer, size_t n_bytes) {
 
 SOFTWARE_GPU_API cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width,
                                     size_t height, unsigned element) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (!pointer || !pitch || width == 0 || height == 0 || width > SIZE_MAX / 2 / height)
     return CUDA_ERROR_INVALID_VALUE;
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
@@ -135,6 +138,7 @@ static CUresult unregister_at(Device& device, void* pointer) {
 SOFTWARE_GPU_API cuMemHostRegister_v2(void* pointer, size_t n_bytes, unsigned flags) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   if (flags > 15) return CUDA_ERROR_INVALID_VALUE;
   // With unified addressing registered memory is portable, whatever the flags say.
   auto& devices = Driver::instance().devices;
@@ -150,6 +154,7 @@ SOFTWARE_GPU_API cuMemHostRegister_v2(void* pointer, size_t n_bytes, unsigned fl
 SOFTWARE_GPU_API cuMemHostUnregister(void* pointer) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   CUresult result = CUDA_SUCCESS;
   for (const auto& device : Driver::instance().devices) {
     if (unregister_at(*device, pointer) != CUDA_SUCCESS) {
@@ -167,6 +172,14 @@ SOFTWARE_GPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* device_pointer, void*
   const auto allocation = Driver::instance().find(reinterpret_cast<uint64_t>(pointer));
   if (!allocation || !is_host(*allocation)) return CUDA_ERROR_INVALID_VALUE;
   *device_pointer = reinterpret_cast<CUdeviceptr>(pointer);
+  return CUDA_SUCCESS;
+}
+
+SOFTWARE_GPU_API cuMemHostGetFlags(unsigned* flags, void* pointer) {
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  const auto allocation = Driver::instance().find(reinterpret_cast<uint64_t>(pointer));
+  if (!allocation || allocation->kind != MemoryKind::HOST) return CUDA_ERROR_INVALID_VALUE;
+  *flags = allocation->flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
 }
 

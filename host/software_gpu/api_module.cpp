@@ -92,6 +92,7 @@ CUresult unload(const void* handle) {
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   Context* const context = module->context;
   RETURN_IF_FAILED(context->sticky_error());
+  RETURN_IF_FAILED(check_capture_safe(*context));
   context->drain();
   context->printed.flush();
   if (!driver.modules.take(handle)) return CUDA_ERROR_INVALID_HANDLE;

@@ -102,6 +102,8 @@ SOFTWARE_GPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
 
 SOFTWARE_GPU_API cuCtxDisablePeerAccess(CUcontext handle) {
   Context *context, *peer;
+  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(check_capture_safe(*context));
   RETURN_IF_FAILED(find_peer(handle, &context, &peer));
   std::lock_guard lock(context->peers_mutex);
   return context->peers.erase(peer) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;

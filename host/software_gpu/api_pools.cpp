@@ -21,6 +21,18 @@ CUresult find(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
   return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/// For calls that are potentially unsafe during a capture.
+CUresult check_safe() {
+  RETURN_IF_FAILED(enter_without_context());
+  Context* const context = current_context();
+  return context ? check_capture_safe(*context) : CUDA_SUCCESS;
+}
+
+CUresult find_to_use(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
+  RETURN_IF_FAILED(check_safe());
+  return find(handle, pool);
+}
+
 CUmemoryPool handle_of(const std::shared_ptr<MemPool>& pool) {
   return reinterpret_cast<CUmemoryPool>(pool.get());
 }
@@ -54,18 +66,26 @@ CUresult capture_allocation(Context& context, Stream& stream, size_t n_bytes, co
   return context.submit(stream, std::move(operation));
 }
 
-CUresult allocate(CUdeviceptr* pointer, size_t n_bytes, const std::shared_ptr<MemPool>& pool,
+/// From this pool, or from the current one of the device.
+CUresult allocate(CUdeviceptr* pointer, size_t n_bytes, const CUmemoryPool* named,
                   CUstream handle) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  if (!pointer || pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<MemPool> pool;
+  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   bool capturing;
   {
     std::lock_guard lock(context->order_mutex);
     capturing = stream->capture != nullptr;
   }
+  if (!capturing) RETURN_IF_FAILED(check_capture_safe(*context));
+  if (named)
+    RETURN_IF_FAILED(find(*named, &pool));
+  else
+    pool = current_pool(context->device);
+  if (pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
   if (capturing) return capture_allocation(*context, *stream, n_bytes, pool->device, pointer);
   auto charge = pool->charge(n_bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -97,6 +117,7 @@ std::shared_ptr<MemPool> MemPool::charge(uint64_t n_bytes) {
 SOFTWARE_GPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
   Device* device;
   if (!handle || !properties) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_safe());
   if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
       properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
@@ -116,7 +137,7 @@ SOFTWARE_GPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
 
 SOFTWARE_GPU_API cuMemPoolDestroy(CUmemoryPool handle) {
   std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(handle, &pool));
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (default_pool(pool->device) == pool) return CUDA_ERROR_INVALID_VALUE;
   Driver::instance().pools.take(handle);
   std::lock_guard lock(pool->device.mutex);
@@ -126,13 +147,13 @@ SOFTWARE_GPU_API cuMemPoolDestroy(CUmemoryPool handle) {
 
 SOFTWARE_GPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
   std::shared_ptr<MemPool> pool;
-  return find(handle, &pool);  // nothing is kept that is not used
+  return find_to_use(handle, &pool);  // nothing is kept that is not used
 }
 
 SOFTWARE_GPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                                        void* value) {
   std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(handle, &pool));
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pool->mutex);
   if (is_flag(attribute)) {
@@ -157,7 +178,7 @@ SOFTWARE_GPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
 SOFTWARE_GPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                                        void* value) {
   std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(handle, &pool));
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pool->mutex);
   auto* const number = static_cast<cuuint64_t*>(value);
@@ -185,7 +206,7 @@ SOFTWARE_GPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
 
 SOFTWARE_GPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t n) {
   std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(handle, &pool));
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (!map && n != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < n; ++i) {
     if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
@@ -212,7 +233,7 @@ SOFTWARE_GPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* 
 SOFTWARE_GPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
                                     CUmemLocation* location) {
   std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(handle, &pool));
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
   const Device* device = Driver::instance().device(location->id);
@@ -244,7 +265,7 @@ SOFTWARE_GPU_API cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
   std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(handle, &pool));
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (&pool->device != device || pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   device->current_pool = pool;
@@ -252,16 +273,12 @@ SOFTWARE_GPU_API cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
 }
 
 SOFTWARE_GPU_API cuMemAllocAsync(CUdeviceptr* pointer, size_t n_bytes, CUstream handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  return allocate(pointer, n_bytes, current_pool(context->device), handle);
+  return allocate(pointer, n_bytes, nullptr, handle);
 }
 
-SOFTWARE_GPU_API cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t n_bytes,
-                                         CUmemoryPool pool_handle, CUstream handle) {
-  std::shared_ptr<MemPool> pool;
-  RETURN_IF_FAILED(find(pool_handle, &pool));
-  return allocate(pointer, n_bytes, pool, handle);
+SOFTWARE_GPU_API cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t n_bytes, CUmemoryPool pool,
+                                         CUstream handle) {
+  return allocate(pointer, n_bytes, &pool, handle);
 }
 
 SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
@@ -279,6 +296,8 @@ SOFTWARE_GPU_API cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     RETURN_IF_FAILED(make_free(context->device, *captured, pointer, &node));
     return context->submit(*stream, std::move(node));
   }
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  if (pointer == 0) return CUDA_SUCCESS;
   if (const auto of_graph = context->device.graph_memories.find(pointer))
     return context->device.graph_memories.free(*of_graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   Device* device;

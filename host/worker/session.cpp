@@ -265,6 +265,17 @@ std::vector<uint64_t> Session::forget_device_ranges(wire::Handle context) {
   return addresses;
 }
 
+void Session::forget(wire::Handle handle) {
+  handles.remove(handle);
+  if (wire::handle_kind(handle) != wire::Kind::MODULE) return;
+  const std::lock_guard lock(device_ranges_mutex_);
+  std::erase_if(device_ranges_, [&](const auto& item) {
+    if (item.second.module != handle) return false;
+    uncount(item.second);
+    return true;
+  });
+}
+
 void Session::add_mapping(uint64_t address, uint64_t bytes) {
   add_device_range(address, {.bytes = bytes, .context = 0, .is_mapping = true});
 }

@@ -132,10 +132,12 @@ class Session {
     wire::Handle context = 0;  // with which it goes; 0: none
     bool of_graph = false;     // at its address for good, whether it is allocated just now or not
     bool is_mapping = false;   // of cuMemMap: what adjoins is one piece of memory
+    wire::Handle module = 0;   // or library, whose variable it is
   };
   void add_device_range(uint64_t address, const DeviceRange& range);
   DeviceRange remove_device_range(uint64_t address);  // 0 bytes: none; a graph's stays
   std::vector<uint64_t> forget_device_ranges(wire::Handle context);  // returns where they began
+  void forget(wire::Handle handle);  // of what the driver has ended, and what goes with it
   void add_mapping(uint64_t address, uint64_t bytes);
   // Those that lie in [address, address + bytes), with their sizes; they are forgotten.
   std::vector<std::pair<uint64_t, uint64_t>> take_mappings(uint64_t address, uint64_t bytes);
@@ -174,7 +176,6 @@ class Session {
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes
   mutable std::mutex device_ranges_mutex_;
   std::map<uint64_t, DeviceRange> device_ranges_;
-  bool any_of_graphs_ = false;
   uint64_t memory_bytes_ = 0, peak_memory_bytes_ = 0;  // of device_ranges_
   bool registered_ = false;
   uint64_t registered_in_ = 0;  // serial number of the context

@@ -121,7 +121,7 @@ def _plain(row: Row) -> str:
     body += f"  if (session.driver->{row.name} == nullptr) return CUDA_ERROR_NOT_SUPPORTED;\n"
     body += f"  const CUresult result = session.driver->{row.name}({', '.join(args)});\n"
     if row.destroys:
-        body += f"  if (result == CUDA_SUCCESS) session.handles.remove(in.{row.destroys});\n"
+        body += f"  if (result == CUDA_SUCCESS) session.forget(in.{row.destroys});\n"
     if outs(row):
         values = ", ".join(
             f"session.handles.handle_of({p.name})"

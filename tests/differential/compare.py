@@ -97,7 +97,12 @@ def main() -> int:
         print(f"late: {n_late} of {len(options.wanted)} programs, not in {options.seconds:g} s")
     if options.out:
         made = {"wanted": len(options.wanted), "late": n_late, "done": count.done}
-        found = {"explained": count.explained, "found": count.found, "n_found": count.n_found}
+        found = {
+            "explained": count.explained,
+            "found": count.found,
+            "n_found": count.n_found,
+            "unstable": count.unstable,
+        }
         options.out.write_text(json.dumps(made | found) + "\n")
     return 1 if count.found or n_late else 0
 

@@ -45,7 +45,9 @@ ENDS = {
     "event": "cuEventDestroy_v2",
     "stream": "cuStreamDestroy_v2",
     "module": "cuModuleUnload",
+    "library": "cuLibraryUnload",
     "dptr": "cuMemFree_v2",
+    "array": "cuArrayDestroy",
     "va": "cuMemAddressFree",
     "phys": "cuMemRelease",
     "pool": "cuMemPoolDestroy",
@@ -207,7 +209,7 @@ class Machine:
             if len(passed) in nulls:
                 passed.append(None)
             elif kind == "result":
-                results.append((kind, what, (ctypes.c_int32 * 8)()))
+                results.append((kind, what, (ctypes.c_int32 * 16)()))
                 passed.append(results[-1][2])
             elif kind in ("out", "get", "drop", "where", "inout"):
                 cell = NUMBERS.get(what, ctypes.c_uint64)(next(given) if kind == "inout" else 0)

@@ -25,11 +25,14 @@ class Count:
     explained: Counter[str] = field(default_factory=Counter)
     found: dict[str, tuple[str, list[Call]]] = field(default_factory=dict)
     n_found: Counter[str] = field(default_factory=Counter)
+    # Natively not the same twice: the programs leave open what they give.
+    unstable: dict[str, tuple[str, list[Call]]] = field(default_factory=dict)
 
     def add(self, other: Count) -> None:
         self.done.update(other.done)
         self.explained.update(other.explained)
         self.n_found.update(other.n_found)
+        self.unstable.update(other.unstable)
         for kind, (example, program) in other.found.items():
             self.note(kind, example, program)
 
@@ -82,6 +85,7 @@ class Pair:
         again = self._again(program, mine, found)
         if again == "natively, too":
             count.explained[f"{found.kind}; not the same twice natively"] += 1
+            count.unstable[found.kind] = (found.example, program)
             return []
         count.n_found[found.kind] += 1
         line = f"{found.example} ({again})"

@@ -33,6 +33,14 @@ class Memory:
 
 
 @dataclass
+class Array(Memory):
+    """An array: the bytes of an element; width in elements, height, depth."""
+
+    element: int = 1
+    shape: tuple[int, int, int] = (1, 0, 0)
+
+
+@dataclass
 class Capture:
     """A stream that captures: on which thread it began, what it uses, who has joined it."""
 
@@ -67,12 +75,14 @@ class Program:
         self.calls: list[list[Any]] = []
         self.thread: int | None = None  # of the calls; None: one of those that take turns
         self.memories: list[Memory] = []
+        self.arrays: list[Array] = []
         self.streams: dict[str, bool] = {}  # whether it is blocking
         self.events: list[str] = []
         self.graphs: dict[str, Graph] = {}
         self.execs: dict[str, Exec] = {}
         self.functions: dict[str, str] = {}
         self.modules: list[str] = []
+        self.libraries: list[str] = []
         self.captures: dict[str, Capture] = {}
         self.pools: list[str] = []
         self.ranges: dict[str, str] = {}  # addresses and what is mapped there
@@ -120,7 +130,7 @@ class Program:
         self.call("cuStreamSynchronize", handle(stream))
         if self.captures:
             return  # which may forbid it
-        for memory in self.memories:
+        for memory in [*self.memories, *self.arrays]:
             if memory.last == stream:
                 memory.last = ""
 

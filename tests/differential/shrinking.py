@@ -19,14 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from differential.pair import Count, Pair
 from differential.sides import Call
-from differential.steps import STEPS, UNCAPTURED, Step, program
+from differential.steps import program
 from framework.loopback import Loopback, loopback
 
 
 @st.composite
-def programs(draw: Any, steps: list[Step]) -> list[Call]:
-    """A program of these steps."""
-    return program(lambda low, high: draw(st.integers(low, high)), steps)
+def programs(draw: Any) -> list[Call]:
+    return program(lambda low, high: draw(st.integers(low, high)))
 
 
 def check(host: Loopback, driver: str, n: int) -> Count:
@@ -41,7 +40,7 @@ def check(host: Loopback, driver: str, n: int) -> Count:
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(programs(STEPS if driver == "nvidia" else UNCAPTURED))
+    @given(programs())
     def each(made: list[Call]) -> None:
         lines = pair.compare(made, count)
         assert not lines, "\n".join([*lines, json.dumps(made)])

@@ -18,7 +18,8 @@ from typing import Any
 from framework.loopback import BUILD, LOOPBACK, Loopback
 
 EXECUTOR = Path(__file__).with_name("executor.py")
-LIMIT_S = 40  # of one program, and of a start on a GPU that many want a context of
+LIMIT_S = 60  # of one program
+START_LIMIT_S = 120  # more for the first: many want a context of the GPU
 END_LIMIT_S = 20
 Call = list[Any]
 Answers = list[list[Any]]
@@ -55,7 +56,7 @@ class Side:
                 start_new_session=True,  # `kvgpu run` and its program end together
             )
         process = self._process
-        self._limit = threading.Timer(LIMIT_S, self._kill, [process])
+        self._limit = threading.Timer(LIMIT_S + START_LIMIT_S * self._is_new, self._kill, [process])
         self._limit.start()
         assert process.stdin
         with contextlib.suppress(BrokenPipeError):  # end() finds out

@@ -27,6 +27,18 @@ SIGNATURES: dict[str, tuple[str, ...]] = PLAIN | {
         "cuMemsetD2D16Async": "dptr u64=64 u32=1 u64=8 u64=4 stream",
         "cuMemsetD2D16_v2": "dptr u64=64 u32=1 u64=8 u64=4",
         "cuMemsetD2D32_v2": "dptr u64=64 u32=1 u64=8 u64=4",
+        # arrays
+        "cuArrayCreate_v2": "out:array struct:CUDA_ARRAY_DESCRIPTOR",
+        "cuArray3DCreate_v2": "out:array struct:CUDA_ARRAY3D_DESCRIPTOR",
+        "cuArrayGetDescriptor_v2": "result array",
+        "cuArray3DGetDescriptor_v2": "result array",
+        "cuArrayDestroy": "array",
+        "cuMemcpyHtoA_v2": "array u64=0 page u64=4",
+        "cuMemcpyAtoH_v2": "page array u64=0 u64=4",
+        "cuMemcpyDtoA_v2": "array u64=0 dptr u64=4",
+        "cuMemcpyAtoD_v2": "dptr array u64=0 u64=4",
+        "cuMemcpyHtoAAsync_v2": "array u64=0 page u64=4 stream",
+        "cuMemcpyAtoHAsync_v2": "page array u64=0 u64=4 stream",
         # virtual memory
         "cuMemAddressReserve": "out:va u64=2097152 u64=0 va u64=0",
         "cuMemAddressFree": "va u64=2097152",
@@ -58,6 +70,8 @@ SIGNATURES: dict[str, tuple[str, ...]] = PLAIN | {
         "cuStreamGetDevice": "stream get:i32",
         "cuStreamGetId": "stream drop:u64",
         "cuStreamCopyAttributes": "stream stream",
+        "cuStreamGetCaptureInfo_v2": "stream get:i32 drop:u64 null null null",
+        "cuLaunchKernelEx": "struct:CUlaunchConfig function params null",
         # graphs
         "cuGraphAddKernelNode_v2": f"{_NODE} struct:CUDA_KERNEL_NODE_PARAMS",
         "cuGraphAddMemsetNode": f"{_NODE} struct:CUDA_MEMSET_NODE_PARAMS context",
@@ -79,6 +93,13 @@ SIGNATURES: dict[str, tuple[str, ...]] = PLAIN | {
         "cuGraphNodeSetEnabled": "exec node u32=1",
         "cuGraphNodeGetEnabled": "exec node get:u32",
         "cuGraphExecUpdate_v2": "exec graph result",
+        # libraries
+        "cuLibraryLoadData": "out:library image null null u32=0 null null u32=0",
+        "cuLibraryUnload": "library",
+        "cuLibraryGetKernel": "out:kernel library text=add_one",
+        "cuLibraryGetGlobal": "where get:u64 library text=counter",
+        "cuLibraryGetKernelCount": "get:u32 library",
+        "cuKernelGetFunction": "out:function kernel",
         # devices
         "cuDeviceCanAccessPeer": "get:i32 i32=0 i32=0",
         "cuCtxEnablePeerAccess": "context u32=0",

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from differential import steps_arrays as arrays
 from differential import steps_graphs as graphs
 from differential import steps_memory as memory
 from differential import steps_work as work
@@ -23,8 +24,10 @@ STEPS: list[Step] = [
     memory.allocate, memory.allocate, memory.allocate_async, memory.host_memory, memory.register,
     memory.free, memory.copy, memory.copy, memory.copy_peer, memory.copy_block, memory.copy_block,
     memory.memset, memory.memset, memory.ask_memory, memory.use_pool, memory.virtual_memory,
-    memory.unmap, work.make_stream, work.use_stream, work.use_event, work.use_module,
-    work.ask_function, work.launch, work.launch, work.launch, work.host_function,
+    memory.unmap, arrays.make_array, arrays.copy_array, arrays.copy_array, arrays.copy_array,
+    arrays.copy_line, arrays.use_array, work.use_library, work.make_stream, work.use_stream,
+    work.use_event, work.use_module, work.ask_function, work.launch, work.launch, work.launch,
+    work.host_function,
     work.memory_operations, work.ask_context, work.threads, graphs.begin_capture,
     graphs.join_capture, graphs.end_capture, graphs.end_capture, graphs.use_graph,
     graphs.use_graph, graphs.add_node, graphs.add_node, graphs.add_node, graphs.use_node,
@@ -32,22 +35,14 @@ STEPS: list[Step] = [
 ]  # fmt: skip
 
 
-def program(
-    integer: Callable[[int, int], int],
-    steps: list[Step] = STEPS,
-    min_calls: int = MIN_CALLS,
-) -> list[list[Any]]:
-    """A program of at least this many calls, by whoever chooses numbers from low to high."""
+def program(integer: Callable[[int, int], int]) -> list[list[Any]]:
+    """A program of MIN_CALLS or more, by whoever chooses numbers from low to high."""
     made = Program(integer)
     for start in STARTS:
         start(made)
-    while len(made.calls) < min_calls:
-        made.choose(steps)(made)
+    while len(made.calls) < MIN_CALLS:
+        made.choose(STEPS)(made)
     return made.finished()
-
-
-# The software GPU has not all of the driver's rules of what a capture forbids.
-UNCAPTURED = [step for step in STEPS if step is not graphs.begin_capture]
 
 
 def numbered(number: int) -> list[list[Any]]:

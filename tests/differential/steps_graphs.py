@@ -195,17 +195,20 @@ def use_exec(p: Program) -> None:
     name = p.choose(p.execs)
     executable = p.execs[name]
     memories = {m.symbol: m for m in p.memories}
-    match p.choose(["update", "enable", "set", "flags", "destroy"]):
+    # No driver checks the handle of a node that is gone.
+    graph = p.graphs.get(executable.graph, Graph())
+    nodes = [node for node in executable.nodes if node in graph.nodes]
+    match p.choose(["update", "enable", "set", "flags", "upload", "destroy"]):
         case "update" if p.graphs:
-            graph = p.choose(p.graphs)
-            p.call("cuGraphExecUpdate_v2", handle(name), handle(graph))
-            executable.uses |= p.graphs[graph].uses
-        case "enable" if executable.nodes:
-            node = handle(p.choose(executable.nodes))
+            other = p.choose(p.graphs)
+            p.call("cuGraphExecUpdate_v2", handle(name), handle(other))
+            executable.uses |= p.graphs[other].uses
+        case "enable" if nodes:
+            node = handle(p.choose(nodes))
             p.call("cuGraphNodeSetEnabled", handle(name), node, p.choose([0, 1]))
             p.call("cuGraphNodeGetEnabled", handle(name), node)
-        case "set" if executable.nodes:
-            chosen = p.choose(executable.nodes)
+        case "set" if nodes:
+            chosen = p.choose(nodes)
             kind = executable.kinds[chosen]
             if kind == "Memset":
                 (symbol,) = executable.nodes[chosen]
@@ -216,6 +219,8 @@ def use_exec(p: Program) -> None:
                 )  # fmt: skip
         case "flags":
             p.call("cuGraphExecGetFlags", handle(name))
+        case "upload" if p.streams:
+            p.call("cuGraphUpload", handle(name), handle(p.stream()))
         case "destroy":
             p.call("cuGraphExecDestroy", handle(name))
             del p.execs[name]

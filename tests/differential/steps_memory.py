@@ -5,19 +5,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from differential.programs import BAD_SIZES, SIZES, Memory, Program, at, handle
+from differential.programs import BAD_SIZES, SIZES, Array, Memory, Program, at, handle
 
 MIB = 1 << 20
 PAGE = 4096
 GRANULARITY = 2 * MIB  # of virtual memory
-HOST, DEVICE, UNIFIED = 1, 2, 4  # CUmemorytype
+HOST, DEVICE, ARRAY, UNIFIED = 1, 2, 3, 4  # CUmemorytype
 PINNED_PROP = [1, 0, 1, 0, None]  # CUmemAllocationProp, and CUmemPoolProps so far: on device 0
 READ_WRITE = [[1, 0, 3]]
 
 
 def allocate(p: Program) -> None:
     size = p.choose(BAD_SIZES if p.rarely() else SIZES)
-    symbol = f"dptr{p.call('cuMemAlloc_v2', size)}"
+    if p.rarely():  # in rows, of which the first is used
+        symbol = f"dptr{p.call('cuMemAllocPitch_v2', size, p.choose([1, 7]), p.choose([4, 16, 3]))}"
+        if p.calls[-1][2][2] == 3:
+            return
+    else:
+        symbol = f"dptr{p.call('cuMemAlloc_v2', size)}"
     if p.captures or size not in range(1, 1 << 30):
         return  # what a capture makes of it is compared, too
     memory = Memory(symbol, size)
@@ -132,8 +137,10 @@ def copy_peer(p: Program) -> None:
     p.settle_default(to, source)
 
 
-def _end(p: Program, memory: Memory) -> list[Any]:
+def end_of(p: Program, memory: Memory) -> list[Any]:
     """How a structure names it: MemoryType, Host, Device, Array."""
+    if isinstance(memory, Array):
+        return [ARRAY, None, None, at(memory)]
     if p.rarely():
         return [UNIFIED, None, at(memory), None]
     if memory.host:
@@ -164,9 +171,9 @@ def copy_block(p: Program) -> None:
     for memory, pitch in zip((source, to), pitches[::-1], strict=True):
         said = width - 1 if p.rarely() else pitch
         if is_flat:
-            ends += [0, 0, *_end(p, memory), said]
+            ends += [0, 0, *end_of(p, memory), said]
         else:
-            ends += [0, 0, 0, 0, *_end(p, memory), None, said, height]
+            ends += [0, 0, 0, 0, *end_of(p, memory), None, said, height]
     if is_flat:
         fields = [*ends, width, height]
         names = ["cuMemcpy2D_v2", "cuMemcpy2DUnaligned_v2", "cuMemcpy2DAsync_v2"]

@@ -36,6 +36,7 @@ def use_stream(p: Program) -> None:
             p.call("cuStreamGetFlags", handle(stream))
             p.call("cuStreamGetPriority", handle(stream))
             p.call("cuStreamIsCapturing", handle(stream))
+            p.call("cuStreamGetCaptureInfo_v2", handle(stream))
             p.call("cuStreamGetCtx", handle(stream))
             p.call("cuStreamGetDevice", handle(stream))
         case "destroy" if not p.captures:
@@ -87,6 +88,22 @@ def use_module(p: Program) -> None:
     p.call("cuModuleGetFunctionCount", handle(module))
 
 
+def use_library(p: Program) -> None:
+    """Kernels that belong to no context."""
+    if p.captures:
+        return
+    if not p.libraries or p.rarely():
+        p.libraries.append(f"library{p.call('cuLibraryLoadData', 0, 0)}")
+    library = handle(p.choose(p.libraries))
+    name = p.choose(["add_one", "mix", "no_such_kernel", "counter"])
+    kernel = p.call("cuLibraryGetKernel", library, name)
+    number = p.call("cuKernelGetFunction", handle(f"kernel{kernel}"))
+    if name in ("add_one", "mix"):
+        p.functions[f"function{number}"] = name
+    p.call("cuLibraryGetGlobal", library, p.choose(["counter", "no_such_variable"]))
+    p.call("cuLibraryGetKernelCount", library)
+
+
 def ask_function(p: Program) -> None:
     if not p.functions:
         return
@@ -122,7 +139,12 @@ def launch(p: Program) -> None:
     if not stream or chosen is None:
         return
     function, shape, parameters, used = chosen
-    if p.order(stream, *used):
+    if not p.order(stream, *used):
+        return
+    if p.integer(0, 3) == 3:
+        config = [*shape, handle(stream), None, 0]
+        p.call("cuLaunchKernelEx", config, handle(function), parameters)
+    else:
         p.call("cuLaunchKernel", handle(function), *shape, handle(stream), parameters)
 
 

@@ -249,6 +249,10 @@ CUresult stream_add_callback(CUstream hStream, CUstreamCallback callback, void* 
                              unsigned int flags) {
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(hStream);
+  // Driver 580 says of a broken capture, too, that it takes none.
+  if (enqueue.status() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (enqueue.capture() != nullptr) {
     return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -14,14 +14,14 @@ void MemoryMap::add(MemoryRange range) {
   const std::unique_lock lock(mutex_);
   range.buffer_id = next_buffer_id_++;
   range.sync_memops |= range.kind == MemoryKind::MANAGED;
-  // When the driver gives an address out anew the graph that had it is gone.
-  if (any_of_graphs_) {
-    std::erase_if(ranges_, [&](const auto& item) {
-      return item.second.kind == MemoryKind::GRAPH && item.first < range.begin + range.bytes &&
-             range.begin < item.first + item.second.bytes;
-    });
+  // When the driver gives an address out anew, what had it is gone: a graph, or a module that
+  // another thread is about to forget.
+  auto at = ranges_.upper_bound(range.begin);
+  if (at != ranges_.begin()) {
+    const auto before = std::prev(at);
+    if (range.begin - before->first < before->second.bytes) at = before;
   }
-  any_of_graphs_ |= range.kind == MemoryKind::GRAPH;
+  while (at != ranges_.end() && at->first < range.begin + range.bytes) at = ranges_.erase(at);
   ranges_[range.begin] = range;
 }
 

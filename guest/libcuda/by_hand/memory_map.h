@@ -97,7 +97,6 @@ class MemoryMap {
   std::map<uint64_t, MemoryRange> ranges_;
   std::map<uint64_t, uint64_t> reservations_;  // begin -> bytes
   uint64_t next_buffer_id_ = 1;
-  bool any_of_graphs_ = false;
 };
 
 MemoryMap& memory_map();

@@ -115,7 +115,7 @@ CUresult mem_pool_destroy(Session& session, const Task& task, ReplyWriter& reply
   if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuMemPoolDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuMemPoolDestroy(pool);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.pool);
+  if (result == CUDA_SUCCESS) session.forget(in.pool);
   (void)reply;
   return result;
 }
@@ -141,7 +141,7 @@ CUresult library_unload(Session& session, const Task& task, ReplyWriter& reply) 
   if (!session.handles.get(in.library, &library)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuLibraryUnload == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuLibraryUnload(library);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.library);
+  if (result == CUDA_SUCCESS) session.forget(in.library);
   (void)reply;
   return result;
 }
@@ -154,7 +154,7 @@ CUresult module_unload(Session& session, const Task& task, ReplyWriter& reply) {
   if (!session.handles.get(in.hmod, &hmod)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuModuleUnload == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuModuleUnload(hmod);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hmod);
+  if (result == CUDA_SUCCESS) session.forget(in.hmod);
   (void)reply;
   return result;
 }
@@ -271,7 +271,7 @@ CUresult graph_destroy(Session& session, const Task& task, ReplyWriter& reply) {
   if (!session.handles.get(in.hGraph, &hGraph)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuGraphDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphDestroy(hGraph);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hGraph);
+  if (result == CUDA_SUCCESS) session.forget(in.hGraph);
   (void)reply;
   return result;
 }
@@ -284,7 +284,7 @@ CUresult graph_exec_destroy(Session& session, const Task& task, ReplyWriter& rep
   if (!session.handles.get(in.hGraphExec, &hGraphExec)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuGraphExecDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphExecDestroy(hGraphExec);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hGraphExec);
+  if (result == CUDA_SUCCESS) session.forget(in.hGraphExec);
   (void)reply;
   return result;
 }
@@ -310,7 +310,7 @@ CUresult graph_destroy_node(Session& session, const Task& task, ReplyWriter& rep
   if (!session.handles.get(in.hNode, &hNode)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuGraphDestroyNode == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuGraphDestroyNode(hNode);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hNode);
+  if (result == CUDA_SUCCESS) session.forget(in.hNode);
   (void)reply;
   return result;
 }
@@ -433,7 +433,7 @@ CUresult array_destroy(Session& session, const Task& task, ReplyWriter& reply) {
   if (!session.handles.get(in.hArray, &hArray)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuArrayDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuArrayDestroy(hArray);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hArray);
+  if (result == CUDA_SUCCESS) session.forget(in.hArray);
   (void)reply;
   return result;
 }
@@ -446,7 +446,7 @@ CUresult mipmapped_array_destroy(Session& session, const Task& task, ReplyWriter
   if (!session.handles.get(in.hMipmappedArray, &hMipmappedArray)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuMipmappedArrayDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuMipmappedArrayDestroy(hMipmappedArray);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hMipmappedArray);
+  if (result == CUDA_SUCCESS) session.forget(in.hMipmappedArray);
   (void)reply;
   return result;
 }
@@ -475,7 +475,7 @@ CUresult tex_ref_destroy(Session& session, const Task& task, ReplyWriter& reply)
   if (!session.handles.get(in.hTexRef, &hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (session.driver->cuTexRefDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuTexRefDestroy(hTexRef);
-  if (result == CUDA_SUCCESS) session.handles.remove(in.hTexRef);
+  if (result == CUDA_SUCCESS) session.forget(in.hTexRef);
   (void)reply;
   return result;
 }

@@ -43,6 +43,9 @@ TEST_CASE("found: a stream whose capture is broken answers no questions") {
         CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CU_IS(cuStreamCopyAttributes(CU_STREAM_PER_THREAD, broken.stream),
         CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  const auto callback = [](CUstream, CUresult, void*) {};
+  CU_IS(cuStreamAddCallback(broken.stream, callback, nullptr, 0),
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 TEST_CASE("found: a launch that is refused ends its stream's capture") {
