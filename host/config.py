@@ -28,7 +28,7 @@ from kvgpu.host.confinement import Jails
 from kvgpu.host.errors import ConfigError
 from kvgpu.host.ivshmem.placement import HugePages
 from kvgpu.host.ivshmem.region import Ownership
-from kvgpu.host.shared_folders import SharedFolders
+from kvgpu.host.sessions import MAX_SESSIONS_PER_REGION
 from kvgpu.host.units import parse_size
 from kvgpu.host.worker_cgroup import WorkerCgroups
 from kvgpu.host.worker_uids import WorkerUids
@@ -46,8 +46,8 @@ class HostConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     driver: str = "auto"  # auto, nvidia, software, or the path of a libcuda.so.1
-    # Where kvgpud is root: a uid of its own for each worker, out of a range that neither Debian's
-    # adduser and subuids nor systemd use, and this group.
+    # Where kvgpud is root: a uid of its own for the workers of each VM or user, out of a range that
+    # neither Debian's adduser and subuids nor systemd use, and this group.
     worker_uids: str = "2147000000-2147001023"
     worker_group: str = _WORKER_GROUP
     prestarted_workers: int = Field(default=1, ge=0, le=64)  # that wait for a session
@@ -155,8 +155,8 @@ def make_jails(config: HostConfig) -> Jails | None:
     uids = WorkerUids(_parse_uids(config.worker_uids), paths.RUNTIME_DIR / "worker-uids.lock")
     memory_bytes = parse_size(config.worker_memory)
     cgroups = WorkerCgroups(config.worker_cgroup, memory_bytes, config.worker_tasks)
-    folders = SharedFolders(paths.RUNTIME_DIR / "worker-shm")
-    return Jails(_worker_gid(config.worker_group), uids, cgroups, folders, config.worker_tasks)
+    n_tasks = config.worker_tasks * MAX_SESSIONS_PER_REGION  # workers of an owner have one uid
+    return Jails(_worker_gid(config.worker_group), uids, cgroups, n_tasks)
 
 
 def _parse_uids(text: str) -> range:

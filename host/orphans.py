@@ -135,8 +135,9 @@ async def _find(store: SessionStore, record: SessionRecord, jails: Jails | None)
         control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         other_end.close()  # so it counts as hung up, and the worker is killed
         fds = [-1, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)]
-    own_uid = record.worker_uid
-    confinement = jails.adopt(own_uid) if jails and own_uid else Confinement()
+    confinement = Confinement()
+    if jails and record.worker_uid:
+        confinement = jails.adopt(record.worker_uid, record.worker_pid, record.scope)
     worker = WorkerHandle(record.worker_pid, pidfd, control, fds[1], confinement, is_child=False)
     region_fd = fds[0]
     orphan = Orphan(record, worker, region_fd, answers=region_fd >= 0)

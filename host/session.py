@@ -39,7 +39,7 @@ from kvgpu.host.ivshmem.region import Region
 from kvgpu.host.messages import SessionInfo
 from kvgpu.host.orphans import Orphan
 from kvgpu.host.processes import start_ticks
-from kvgpu.host.session_store import SessionRecord, SessionStore
+from kvgpu.host.session_store import SessionRecord, SessionStore, scope_of
 from kvgpu.host.shares import Shares
 from kvgpu.host.stream_relay import StreamRelay
 from kvgpu.host.usage_meter import UsageMeter
@@ -102,11 +102,9 @@ class Session:
         return plain(self.request.comm.split(b"\0")[0].decode("ascii", "replace")) or "?"
 
     @property
-    def scope(self) -> tuple[str, str]:
+    def scope(self) -> str:
         """Who may have what this session shares: its VM; on the host, its user."""
-        if self.owner.boot_id:
-            return "vm", str(self.region.uuid)
-        return "user", str(self.request.uid)
+        return scope_of(bool(self.owner.boot_id), self.region.uuid, self.request.uid)
 
     @property
     def is_byte_stream(self) -> bool:
@@ -124,8 +122,7 @@ class Session:
         with extra or contextlib.nullcontext():
             kick_fd = self._take_doorbell()
             # Made only now: from here on start_worker() sees to its release.
-            confinement = settings.confinement(self.region.size_bytes)
-            confinement.share("/".join(self.scope))
+            confinement = settings.confinement(self.region.size_bytes, self.scope)
             handle = start_worker(command, self.region.fd, self.log, extra, confinement, kick_fd)
         self.worker = WorkerProcess(handle, settings.grace_s, self._on_worker_request)
 
@@ -133,7 +130,7 @@ class Session:
         """Take a worker that waits for a session. Raises OSError."""
         self.worker = prestarted.process
         self.worker.confinement.allow_memory(self.region.size_bytes)
-        self.worker.confinement.share("/".join(self.scope))
+        self.worker.confinement.give_to(self.scope)
         kick_fd = self._take_doorbell()
         if kick_fd is not None:
             self.worker.replace_kick_fd(kick_fd)

@@ -27,6 +27,11 @@ _KEPT = ConfigDict(extra="ignore")
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
+def scope_of(is_in_vm: bool, region: UUID, uid: int) -> str:
+    """Name who shares: the VM that has the region; on the host, the user."""
+    return f"vm/{region}" if is_in_vm else f"user/{uid}"
+
+
 class SessionRecord(BaseModel):
     """One session."""
 
@@ -49,9 +54,13 @@ class SessionRecord(BaseModel):
     client_start_ticks: int  # 0: a process of a VM
     worker_pid: int
     worker_start_ticks: int
-    worker_uid: int = 0  # its own; 0: it has none
+    worker_uid: int = 0  # that of its owner's workers; 0: kvgpud's
     started_at_s: float
     is_ready: bool
+
+    @property
+    def scope(self) -> str:
+        return scope_of(bool(self.boot_id), self.region, self.uid)
 
     def request(self) -> Open:
         return Open(0, 0, self.features, self.window, self.pid, self.uid, self.comm)

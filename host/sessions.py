@@ -277,7 +277,7 @@ class SessionBroker:
         sees_all = session.devices == tuple(range(len(driver.devices)))
         prestarted = None
         if not session.is_byte_stream and sees_all:
-            prestarted = self.pool.take(session.request.window)
+            prestarted = self.pool.take(session.request.window, session.scope)
         if prestarted:
             session.take(prestarted)
             return

@@ -16,28 +16,29 @@ _CONTROLLERS = ("memory", "pids")
 
 
 class WorkerCgroups:
-    """A group per worker uid below `parent`; `problem` says why there is none, or is empty."""
+    """A group per worker below `parent`; `problem` says why there is none, or is empty."""
 
     def __init__(self, parent: Path | None, memory_bytes: int, n_tasks: int) -> None:
         self.problem = "switched off by worker_cgroup"
         self._parent = parent
         self._memory_bytes = memory_bytes
         self._n_tasks = n_tasks
+        self._ended: set[Path] = set()  # groups that are to be removed
         if parent is not None:
             self.problem = _prepare(parent)
         if self.problem:
             self._parent = None
 
-    def enter(self, uid: int, pid: int, shared_bytes: int) -> None:
-        """Move the worker `pid` into the group of `uid`, which is made. Raises OSError.
+    def enter(self, name: str, pid: int, shared_bytes: int) -> None:
+        """Move the worker `pid` into the group `name`, which is made. Raises OSError.
 
         `shared_bytes`: as of `allow_memory`.
         """
         if self._parent is None:
             return
-        group = self._group(uid)
+        group = self._parent / name
         group.mkdir(exist_ok=True)  # one is there if an earlier kvgpud was killed
-        self.allow_memory(uid, shared_bytes)
+        self.allow_memory(name, shared_bytes)
         _write(group / "pids.max", str(self._n_tasks))
         _write(group / "memory.oom.group", "1")
         swap = group / "memory.swap.max"
@@ -45,34 +46,39 @@ class WorkerCgroups:
             _write(swap, "0")
         _write(group / "cgroup.procs", str(pid))
 
-    def allow_memory(self, uid: int, shared_bytes: int) -> None:
+    def allow_memory(self, name: str, shared_bytes: int) -> None:
         """Allow `shared_bytes` of the region beside its own: who touches a page first is charged.
 
         Raises OSError.
         """
         if self._parent is not None:
-            _write(self._group(uid) / "memory.max", str(self._memory_bytes + shared_bytes))
+            _write(self._parent / name / "memory.max", str(self._memory_bytes + shared_bytes))
 
-    def ran_out_of_memory(self, uid: int) -> bool:
+    def ran_out_of_memory(self, name: str) -> bool:
         if self._parent is None:
             return False
         try:
-            events = (self._group(uid) / "memory.events").read_text().split()
+            events = (self._parent / name / "memory.events").read_text().split()
         except OSError:
             return False
         return int(dict(zip(events[::2], events[1::2], strict=True)).get("oom_kill", "0")) > 0
 
-    def remove(self, uid: int) -> None:
+    def remove(self, name: str) -> None:
+        """Kill what the worker has left, and remove its group: now, or with a later one."""
         if self._parent is None:
             return
-        try:
-            self._group(uid).rmdir()
-        except OSError as error:  # the next worker of this uid uses it again
-            _log.info("%s: left: %s", self._group(uid), error)
-
-    def _group(self, uid: int) -> Path:
-        assert self._parent is not None
-        return self._parent / f"worker-{uid}"
+        self._ended.add(self._parent / name)
+        for group in list(self._ended):
+            try:
+                if (group / "cgroup.kill").exists():  # Linux 5.14
+                    _write(group / "cgroup.kill", "1")
+                group.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError as error:  # what was killed may take a while
+                _log.info("%s: left for now: %s", group, error)
+                continue
+            self._ended.discard(group)
 
 
 def _prepare(parent: Path) -> str:

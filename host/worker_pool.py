@@ -60,9 +60,9 @@ class WorkerPool:
         if self._settings.n_prestarted:
             self._task = asyncio.create_task(self._keep_full())
 
-    def take(self, window: int) -> Prestarted | None:
+    def take(self, window: int, owner: str) -> Prestarted | None:
         """Return a worker that waits for a session with this window, None if there is none."""
-        if window != _WINDOW or not self._waiting:
+        if window != _WINDOW or not self._waiting or not self._settings.may_wait(owner):
             return None
         self._is_short.set()
         taken = self._waiting.pop(0)
@@ -108,7 +108,7 @@ class WorkerPool:
             settings.log_dir.mkdir(parents=True, exist_ok=True)
         command = [*settings.command(driver, _WINDOW), "--prestart"]
         try:
-            handle = start_worker(command, None, log, None, settings.confinement(0))
+            handle = start_worker(command, None, log, None, settings.confinement(0, None))
         except OSError:
             log.unlink(missing_ok=True)
             raise

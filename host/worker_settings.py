@@ -28,6 +28,13 @@ class WorkerSettings:
             *("--window", f"{window:#x}"),
         ]
 
-    def confinement(self, shared_bytes: int) -> Confinement:
-        """Make one that allows the pages of a region. Raises KvgpuError if there is no uid left."""
-        return self.jails.make(shared_bytes) if self.jails else Confinement()
+    def confinement(self, shared_bytes: int, owner: str | None) -> Confinement:
+        """Make one that allows the pages of a region; owner None: it is to wait for one.
+
+        Raises KvgpuError if there is no uid left.
+        """
+        return self.jails.make(shared_bytes, owner) if self.jails else Confinement()
+
+    def may_wait(self, owner: str) -> bool:
+        """Whether a worker that has waited can become this owner's."""
+        return self.jails is None or not self.jails.has(owner)

@@ -78,8 +78,9 @@ CUresult gather(const Function& function, void** values, void** extra, std::vect
     else
       return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!buffer || n_bytes < function.parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
-  memcpy(bytes, buffer, function.parameter_bytes);
+  if (!buffer || n_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (n_bytes > function.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  memcpy(bytes, buffer, n_bytes);  // the rest is zero
   return CUDA_SUCCESS;
 }
 

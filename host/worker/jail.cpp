@@ -21,6 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "jail_shm.h"
+
 namespace kvgpu::worker {
 
 namespace fs = std::filesystem;
@@ -129,28 +131,14 @@ class Folder {
   const int fd_;
 };
 
-// The one place where a worker can write (host/shared_folders.py).
-bool show_shared_memory(const Folder& folder, const fs::path& link, std::string* error) {
-  if (!folder.is_open()) return true;
-  const fs::path target = std::string(NEW_ROOT) + "/shm";
-  if (!folder.show(target, error)) return false;
-  mount_attr attributes{};
-  attributes.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-  if (mount_setattr(AT_FDCWD, target.c_str(), AT_RECURSIVE, &attributes, sizeof attributes) != 0 ||
-      symlink(("../shm/" + link.filename().string()).c_str(),
-              (std::string(NEW_ROOT) + "/dev/shm").c_str()) != 0) {
-    return fail(error, "show /dev/shm");
-  }
-  return true;
-}
-
 bool change_root(const JailConfig& config, std::string* error) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     return fail(error, "make mounts private");
   }
   const fs::path driver_path = fs::path(config.driver_path).parent_path();
-  const fs::path shm_path = config.shm_path;
-  const Folder driver(driver_path), shm(shm_path.parent_path());
+  const Folder driver(driver_path);
+  Descriptor shm;
+  if (!find_shared_memory(config.join, config.uid, &shm, error)) return false;
   if (mount("kvgpu", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m") != 0) {
     return fail(error, "mount a root");
   }
@@ -159,7 +147,8 @@ bool change_root(const JailConfig& config, std::string* error) {
   }
   if (!show("/sys", true, false, error)) return false;
   if (!show_processes(error) || !show_devices(error)) return false;
-  if (!show_shared_memory(shm, shm_path, error)) return false;
+  const fs::path shm_path = std::string(NEW_ROOT) + "/dev/shm";
+  if (!show_shared_memory(shm, config.uid, config.gid, shm_path, error)) return false;
   if (driver.is_open()) {
     const fs::path target = NEW_ROOT + driver_path.string();
     if (!driver.show(target, error) || !make_read_only(target, error)) return false;
@@ -218,9 +207,9 @@ bool enter_jail(const JailConfig& config, std::string* error) {
       setresuid(config.uid, config.uid, config.uid) != 0) {
     return fail(error, "change the user to " + std::to_string(config.uid));
   }
-  // NVIDIA's driver says itself who may open what it leaves in /dev/shm: workers of one owner have
-  // several users.
-  umask(0);
+  // To the other workers of its owner, which have the same uid. The change of the user has done
+  // that unless fs.suid_dumpable says otherwise.
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return fail(error, "keep out debuggers");
   return drop_capabilities(error);
 }
 

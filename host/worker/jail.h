@@ -6,15 +6,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvgpu::worker {
 
 struct JailConfig {
-  uid_t uid;
+  uid_t uid;  // its owner's workers all have this one
   gid_t gid;
   uint64_t max_tasks;       // of the uid: processes and threads; 0: as many as kvgpud
   std::string driver_path;  // its folder stays visible, read-only
-  std::string shm_path;     // what /dev/shm leads to, once there is something; empty: nothing
+  std::vector<pid_t> join;  // the owner's other workers: their /dev/shm is this one's, too
 };
 
 inline constexpr uint64_t MAX_DESCRIPTORS = 8192;

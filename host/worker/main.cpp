@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "address_window.h"
 #include "control.h"
@@ -43,9 +45,9 @@ struct Options {
                "usage: kvgpu-worker --inventory|--telemetry --driver PATH\n"
                "       kvgpu-worker --session ID --region-bytes N --block-offset N --window 0xW "
                "--driver PATH [--devices 0,1] [--uid N --gid N [--max-tasks N] "
-               "[--shm PATH] | --no-jail] [--away-s N | --stream]\n"
+               "[--join PID,...] | --no-jail] [--away-s N | --stream]\n"
                "       kvgpu-worker --prestart --window 0xW --driver PATH [--devices 0,1] "
-               "[--uid N --gid N [--max-tasks N] [--shm PATH] | --no-jail]\n"
+               "[--uid N --gid N [--max-tasks N] | --no-jail]\n"
                "kvgpud starts workers; by hand only --inventory is of use.\n");
   std::exit(2);
 }
@@ -55,6 +57,15 @@ uint64_t number(const char* text) {
   const unsigned long long value = std::strtoull(text, &end, 0);
   if (end == text || *end != '\0') usage();
   return value;
+}
+
+std::vector<pid_t> numbers(const std::string& list) {
+  std::istringstream parts(list);
+  std::vector<pid_t> result;
+  for (std::string part; std::getline(parts, part, ',');) {
+    result.push_back(static_cast<pid_t>(number(part.c_str())));
+  }
+  return result;
 }
 
 Options parse(int argc, char** argv) {
@@ -74,7 +85,7 @@ Options parse(int argc, char** argv) {
     INVENTORY,
     TELEMETRY,
     PRESTART,
-    SHM
+    JOIN
   };
   const option known[] = {{"session", 1, nullptr, SESSION},
                           {"region-bytes", 1, nullptr, REGION},
@@ -91,7 +102,7 @@ Options parse(int argc, char** argv) {
                           {"inventory", 0, nullptr, INVENTORY},
                           {"telemetry", 0, nullptr, TELEMETRY},
                           {"prestart", 0, nullptr, PRESTART},
-                          {"shm", 1, nullptr, SHM},
+                          {"join", 1, nullptr, JOIN},
                           {nullptr, 0, nullptr, 0}};
   Options options;
   options.session.region_fd = REGION_FD;
@@ -125,8 +136,8 @@ Options parse(int argc, char** argv) {
       case MAX_TASKS:
         options.jail.max_tasks = number(optarg);
         break;
-      case SHM:
-        options.jail.shm_path = optarg;
+      case JOIN:
+        options.jail.join = numbers(optarg);
         break;
       case NO_JAIL:
         options.no_jail = true;

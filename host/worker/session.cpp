@@ -221,18 +221,19 @@ bool Session::is_session_memory(uint64_t address, uint64_t len_bytes) const {
 }
 
 void Session::add_device_range(uint64_t address, const DeviceRange& range) {
+  if (range.bytes == 0) return;
   const std::lock_guard lock(device_ranges_mutex_);
-  // When the driver gives an address out anew the graph that had it is gone.
-  if (any_of_graphs_) {
-    std::erase_if(device_ranges_, [&](const auto& item) {
-      return item.second.of_graph && item.first < address + range.bytes &&
-             address < item.first + item.second.bytes;
-    });
+  // When the driver gives an address out anew, what had it is gone: a graph, a module's variable.
+  auto at = device_ranges_.upper_bound(address);
+  if (at != device_ranges_.begin()) {
+    const auto before = std::prev(at);
+    if (address - before->first < before->second.bytes) at = before;
   }
-  any_of_graphs_ |= range.of_graph;
-  DeviceRange& entry = device_ranges_[address];
-  uncount(entry);
-  entry = range;
+  while (at != device_ranges_.end() && at->first < address + range.bytes) {
+    uncount(at->second);
+    at = device_ranges_.erase(at);
+  }
+  device_ranges_[address] = range;
   if (!range.of_graph) memory_bytes_ += range.bytes;
   peak_memory_bytes_ = std::max(peak_memory_bytes_, memory_bytes_);
 }

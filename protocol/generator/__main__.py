@@ -50,6 +50,7 @@ def texts(root: Path, include: Path) -> tuple[Model, dict[str, str]]:
     data = root / "tests/data"
     docs += emit_docs.workloads_md(data / "workloads.json")
     docs += emit_proof.coverage_md(model, data / "coverage.json", data / "unreachable.toml")
+    docs += emit_proof.random_md(data / "random_programs.json")
     docs += emit_proof.differences_md(data / "error_differences.toml")
     return model, {**found, "docs/compatibility.md": docs}
 

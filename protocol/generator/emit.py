@@ -23,7 +23,7 @@ HANDLE_KINDS = {
     "CUsurfref": "REFERENCE",
 }
 # CUDA answers CUDA_ERROR_INVALID_VALUE where one of these is none.
-GRAPH_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT"})
+VALUE_KINDS = frozenset({"GRAPH", "GRAPH_EXEC", "GRAPH_NODE", "USER_OBJECT", "MEM_POOL"})
 # Scalars that fit a u64 on the wire.
 SCALARS = frozenset(
     "int float size_t CUdeviceptr CUlimit CUdevice CUfunc_cache CUfunction_attribute CUsharedconfig"
@@ -48,8 +48,8 @@ def from_word(type_name: str, word: str) -> str:
 
 def no_such_handle(param: Param) -> str:
     """Name the CUresult of a call whose in parameter is no handle of its kind."""
-    is_graph = HANDLE_KINDS[param.type] in GRAPH_KINDS
-    return "CUDA_ERROR_INVALID_VALUE" if is_graph else "CUDA_ERROR_INVALID_HANDLE"
+    is_value = HANDLE_KINDS[param.type] in VALUE_KINDS
+    return "CUDA_ERROR_INVALID_VALUE" if is_value else "CUDA_ERROR_INVALID_HANDLE"
 
 
 def banner(model: Model) -> str:

@@ -30,6 +30,17 @@ parts `errors` and `cases`; written by `make test-gpu-report`). Not counted amon
 
 """
 
+_RANDOM = """
+## Random programs
+
+Random programs of some 70 valid and invalid calls each (memory of every kind, copies of every shape, streams, events, launches, graphs,
+virtual memory, pools, threads), natively and through kvgpu: each status, result and byte (`make test-gpu PART=stateful`). What may differ,
+and why, stands in `tests/differential/explained.toml`.
+
+| GPU | programs | calls | of them failed alike | other differences |
+|---|---|---|---|---|
+"""
+
 
 def differences_md(known: Path) -> str:
     """The reasons of tests/data/error_differences.toml that concern more than the software GPU."""
@@ -40,6 +51,18 @@ def differences_md(known: Path) -> str:
         rows = ", ".join(f"`{row}`" for row in table["rows"])
         gave = [f"`{table[side]}`" if side in table else "" for side in ("native", "remoted")]
         text += f"| {rows} | {gave[0]} | {gave[1]} | {table['reason']} |\n"
+    return text
+
+
+def random_md(recorded: Path) -> str:
+    """What programs of tests/differential have shown; nothing where none has been run."""
+    if not recorded.exists():
+        return ""
+    text = _RANDOM
+    for gpu, run in json.loads(recorded.read_text()).items():
+        different = "; ".join(f"{kind} ({n})" for kind, n in run["different"].items()) or "none"
+        text += f"| {gpu} ({run['commit']}) | {run['programs']:,} | {run['calls']:,} "
+        text += f"| {run['failed calls']:,} | {different} |\n"
     return text
 
 

@@ -3,15 +3,17 @@
 
 Standard input: JSON, a list of [function, what]; standard output: before a call its number, after
 it its number and what it gave, as in `0`, `900 end 901` (the capture that was in progress),
-`0 then 719` (what the context says afterwards). Ends after the first call that leaves the context
-with an error.
+`0 then 719` (what the context says afterwards). Ends after the first call that leaves the process
+unsound. Calls before cuInit are made by children, each of which loads the driver anew.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from differential.arguments import BEFORE, good
 from differential.bad_arguments import bad
 from differential.prototypes import parameters
-from differential.rows import AFTER_FAULT, BEFORE_INIT, CAPTURING, OTHER_CAPTURES
+from differential.rows import AFTER_FAULT, BEFORE_INIT, CAPTURING, OTHER_CAPTURES, Row
 from differential.scene import Scene
 from differential.scene_base import SceneError, buffer
+from differential.soundness import Canary
 
 
 def arguments(scene: Scene, function: str, what: str) -> list[Any]:
@@ -58,7 +61,7 @@ class Call:
         elif what == "no context":
             scene.forget_contexts()
         elif what == "other context":
-            scene.made("cuCtxCreate_v2", 0, 0)
+            scene.enter_other_context()
         elif what == "again":
             self.entry(*self.arguments)
 
@@ -74,13 +77,19 @@ class Call:
             out = ctypes.c_uint64()
             stream = getattr(self.scene, name)
             said += f" end {self.cuda.cuStreamEndCapture(stream, ctypes.byref(out))}"
-        return said + self.afterwards()
+        return said + self.afterwards(succeeded=said == "0")
 
-    def afterwards(self) -> str:
+    def afterwards(self, *, succeeded: bool) -> str:
         if "stream" in vars(self.scene):
             self.cuda.cuStreamEndCapture(self.scene.stream, ctypes.byref(ctypes.c_uint64()))
+        if self.function.startswith("cuCtxCreate") and succeeded:
+            self.scene.contexts.append(ctypes.c_uint64.from_buffer(self.arguments[0]))
         code = self.cuda.cuCtxSetCurrent(self.scene.primary) or self.cuda.cuCtxSynchronize()
         return f" then {code}" if code else ""
+
+    def leaves_sound(self) -> bool:
+        """Whether the process may make more calls."""
+        return self.scene.end() and canary(self.cuda).lives()
 
 
 def zero(kind: str) -> Any:
@@ -96,12 +105,37 @@ def fault(cuda: ctypes.CDLL) -> None:
         raise SceneError("the kernel that faults did not")
 
 
+@cache
+def canary(cuda: ctypes.CDLL) -> Canary:
+    return Canary(cuda)
+
+
+def in_child(row: Row) -> str:
+    """What a call gives in a process that has not used the driver."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        call = prepared(ctypes.CDLL("libcuda.so.1"), *row)
+        os.write(theirs, (call if isinstance(call, str) else call.make()).encode())
+        os._exit(0)
+    os.close(theirs)
+    said = os.read(ours, 1 << 12).decode()
+    os.close(ours)
+    os.waitpid(child, 0)
+    return said or "crashes"
+
+
 def say(*words: object) -> None:
     print(*words, sep="\t", flush=True)
 
 
 def main() -> None:
-    rows: list[tuple[str, str]] = json.load(sys.stdin)
+    rows: list[Row] = [(name, what) for name, what in json.load(sys.stdin)]
+    if rows[0][1] == BEFORE_INIT:
+        for number, row in enumerate(rows):
+            say(number)
+            say(number, in_child(row))
+        return
     cuda = ctypes.CDLL("libcuda.so.1")
     ready: dict[int, Call | str] = {}
     if rows[0][1] == AFTER_FAULT:  # all of them, in this process
@@ -113,6 +147,8 @@ def main() -> None:
         said = call if isinstance(call, str) else call.make()
         say(number, said)
         if " then " in said:
+            return
+        if not (ready or isinstance(call, str) or call.leaves_sound()):
             return
 
 

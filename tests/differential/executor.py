@@ -367,7 +367,6 @@ class Machine:
 
 def main() -> None:
     machine = Machine()
-    print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(machine.run(json.loads(line))), flush=True)
 

@@ -7,24 +7,38 @@ import tomllib
 from functools import cache
 
 from differential.bad_arguments import RISKY, bad
-from differential.prototypes import ROOT, parameters, prototypes
+from differential.prototypes import ROOT, is_old, parameters, prototypes
 
 GOOD = "good"
 BEFORE_INIT = "before cuInit"
 AFTER_FAULT = "after a fault"
 CAPTURING = "its stream captures"
 OTHER_CAPTURES = "another stream captures"
-STATES = (GOOD, "again", "no context", "other context", CAPTURING, OTHER_CAPTURES)
+OTHER_CONTEXT = "other context"
+STATES = (GOOD, "again", "no context", OTHER_CONTEXT, CAPTURING, OTHER_CAPTURES)
 # Families of api.toml's [reasons] that no program of this kind can call.
 BEYOND = frozenset("graphics coredump checkpoint undocumented profiler".split())
-# What they do to the primary context, other rows of the same process would see.
+# What these do to the process, its next row would see: each has a process of its own. They end the
+# primary context, or open what another process has and may be opened once.
 ALONE = frozenset(
-    f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")
+    (
+        *(f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")),
+        *("cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"),
+    )
 )
-BATCH = 200  # rows of one process that nothing is expected to crash
-RISKY_BATCH = 10
+# What these set, rows of other functions would see; their own answers do not depend on it. All rows
+# of one have a process.
+LASTING = frozenset(
+    (
+        *("cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags_v2", "cuCtxSetFlags"),
+        *("cuCtxSetLimit", "cuDeviceSetMemPool", "cuMemSetMemPool"),
+        "cuThreadExchangeStreamCaptureMode",
+    )
+)
+BATCH = 150  # rows of one process that nothing is expected to crash
+RISKY_BATCH = 40
+FORKS = 60  # processes that one makes, which have not used the driver
 FAULT_BATCH = 130
-FEW = 10
 Row = tuple[str, str]
 
 
@@ -55,23 +69,23 @@ def cut(rows: list[Row], n: int) -> list[list[Row]]:
 
 def batches(names: list[str], *, careful: bool = True) -> list[list[Row]]:
     """What one process does, for each process; `careful`: a driver may crash."""
-    alone = [name for name in names if name in ALONE]
-    others = [name for name in names if name not in ALONE]
-    rows = [(name, what) for name in others for what in (*STATES, *bad_arguments(name))]
-    return [
-        *([(name, what)] for name in alone for what in (*STATES, *bad_arguments(name))),
-        *cut([row for row in rows if not is_risky(row[1])], BATCH),
-        *cut([row for row in rows if is_risky(row[1])], RISKY_BATCH if careful else BATCH),
-        [(name, BEFORE_INIT) for name in names if name != "cuInit"],
-        *cut([(name, AFTER_FAULT) for name in others + alone], FAULT_BATCH),
+    rows = [(name, what) for name in names for what in (*STATES, *bad_arguments(name))]
+    special = [row for row in rows if row[0] in ALONE | LASTING]
+    usual = [row for row in rows if row[0] not in ALONE | LASTING]
+    risky = [row for row in usual if is_risky(row[1])]
+    safe = [row for row in usual if not is_risky(row[1])]
+    # A context takes longer than a hundred calls: those that need one more are together.
+    kinds: dict[str, list[Row]] = {"": [], "old": [], OTHER_CONTEXT: []}
+    for name, what in safe:
+        kind = "old" if is_old(name) else what if what == OTHER_CONTEXT else ""
+        kinds[kind].append((name, what))
+    unused = [(name, BEFORE_INIT) for name in names if name != "cuInit"]
+    batches = [
+        *cut(risky, RISKY_BATCH if careful else BATCH),
+        *cut([(name, AFTER_FAULT) for name in names], FAULT_BATCH),
+        *(batch for kind in kinds.values() for batch in cut(kind, BATCH)),
+        *([row for row in special if row[0] == name] for name in names if name in LASTING),
+        *([row] for row in special if row[0] in ALONE),
+        *cut(unused, FORKS),
     ]
-
-
-def few(rows: list[Row]) -> list[list[Row]]:
-    """The same for some rows, in smaller companies."""
-    faults = [row for row in rows if row[1] == AFTER_FAULT]
-    before = [row for row in rows if row[1] == BEFORE_INIT]
-    alone = [row for row in rows if row[0] in ALONE and row not in faults + before]
-    rest = [row for row in rows if row not in faults + before + alone]
-    parts = [before, faults, *([row] for row in alone), *cut(rest, FEW)]
-    return [part for part in parts if part]
+    return [batch for batch in batches if batch]

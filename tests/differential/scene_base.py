@@ -97,7 +97,7 @@ class Opaque(ctypes.Structure):
 
 KEPT: list[Any] = []  # a driver may still know of it
 
-RETAINED: list[Any] = []
+CONTEXTS: dict[str, Any] = {}  # those that a process makes once, since that takes long
 
 
 def buffer(data: bytes = b"", size: int = 4096, align: int = 64) -> Any:
@@ -128,18 +128,23 @@ class SceneError(Exception):
     """A call that was to make something has failed: name and CUresult."""
 
 
+FAILED: dict[str, SceneError] = {}  # likewise those that cannot be made
+
+
 class Base:
     """Fresh objects for one call of `function`: without structures and graphs."""
 
     def __init__(self, cuda: ctypes.CDLL, function: str) -> None:
         self.cuda = cuda
         self.for_function = function
+        self.contexts: list[Any] = []  # made for this call
         self.must("cuInit", 0)
         self.forget_contexts()
-        self.context = self.primary = self.retained()
+        self.context = self.primary = self.once("cuDevicePrimaryCtxRetain", 0)
         self.must("cuCtxSetCurrent", self.primary)
         if is_old(function):
-            self.context = self.made("cuCtxCreate", 0, 0)
+            self.context = self.once("cuCtxCreate", 0, 0)
+            self.must("cuCtxPushCurrent_v2", self.context)
 
     def must(self, name: str, *arguments: Any) -> None:
         code = getattr(self.cuda, name)(*arguments)
@@ -153,11 +158,36 @@ class Base:
         self.must(name, *given)
         return out
 
-    def retained(self) -> Any:
-        """The primary context, of which each process counts one use."""
-        if not RETAINED:
-            RETAINED.append(self.made("cuDevicePrimaryCtxRetain", 0))
-        return RETAINED[0]
+    def once(self, name: str, *arguments: Any) -> Any:
+        """Likewise a context, for all calls of this process."""
+        if name in FAILED:
+            raise FAILED[name]
+        if name not in CONTEXTS:
+            try:
+                CONTEXTS[name] = self.made(name, *arguments)
+            except SceneError as error:
+                FAILED[name] = error
+                raise
+            self.forget_contexts()
+            self.must("cuCtxSetCurrent", CONTEXTS["cuDevicePrimaryCtxRetain"])
+        return CONTEXTS[name]
+
+    def enter_other_context(self) -> None:
+        """Make another context current: of this call, if that is about contexts."""
+        if self.for_function.startswith("cuCtx"):
+            self.contexts.append(self.made("cuCtxCreate_v2", 0, 0))
+        else:
+            self.must("cuCtxPushCurrent_v2", self.once("cuCtxCreate_v2", 0, 0))
+
+    def end(self) -> bool:
+        """End what takes much; whether what the process keeps has stayed whole."""
+        for context in self.contexts:
+            self.cuda.cuCtxDestroy_v2(context)
+        self.forget_contexts()
+        return all(
+            self.cuda.cuCtxSetCurrent(context) == 0 and self.cuda.cuCtxSynchronize() == 0
+            for context in reversed(CONTEXTS.values())
+        )
 
     def forget_contexts(self) -> None:
         """Leave the thread without a current context, under which there may be others."""

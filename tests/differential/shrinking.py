@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from differential.sides import Call, Count, Pair
+from differential.pair import Count, Pair
+from differential.sides import Call
 from differential.steps import STEPS, UNCAPTURED, Step, program
 from framework.loopback import Loopback, loopback
 

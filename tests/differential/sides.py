@@ -1,92 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two executors that a program is given to, and how their answers differ."""
+"""The two executors that a program is given to: native, and under `kvgpu run`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import tomllib
-from collections import Counter
-from dataclasses import dataclass, field
+import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from differential.executor import ABSENT
 from framework.loopback import BUILD, LOOPBACK, Loopback
 
 EXECUTOR = Path(__file__).with_name("executor.py")
-EXPLAINED = Path(__file__).with_name("explained.toml")
-LIMIT_S = 60  # of one program
+LIMIT_S = 40  # of one program, and of a start on a GPU that many want a context of
+END_LIMIT_S = 20
 Call = list[Any]
+Answers = list[list[Any]]
 
 
 class Side:
-    """An executor, started anew after a program that has ended it or its context."""
+    """An executor, started anew where it has ended."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._command, self._environment = command, environment
         self._process: subprocess.Popen[str] | None = None
+        self._limit = threading.Timer(0, lambda: None)
+        self._said = tempfile.TemporaryFile()
+        self._begun_s = 0.0
+        self.seconds = 0.0  # that programs took
+        self.start_seconds = 0.0  # starts, and the program after each
+        self.n_starts = 0
+        self._is_new = False
+        self.lingers = False  # it has once not ended when it was asked to
 
-    def _start(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            self._command,
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # `kvgpu run` and its program end together
-        )
-        assert process.stdout
-        line = process.stdout.readline()
-        assert line == "ready\n", (self._command, line)
-        return process
-
-    def run(self, program: list[Call]) -> list[Any] | None:
-        """What each call gave; None where the process died or hangs."""
+    def begin(self, program: list[Call]) -> None:
+        """Give it a program; end() waits for the answers."""
+        self._begun_s = time.monotonic()
+        self._is_new = self._process is None
         if self._process is None:
-            self._process = self._start()
+            self.n_starts += 1
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                text=True,
+                start_new_session=True,  # `kvgpu run` and its program end together
+            )
         process = self._process
+        self._limit = threading.Timer(LIMIT_S, self._kill, [process])
+        self._limit.start()
         assert process.stdin
+        with contextlib.suppress(BrokenPipeError):  # end() finds out
+            process.stdin.write(json.dumps(program) + "\n")
+            process.stdin.flush()
+
+    def end(self) -> Answers | str:
+        """What each call gave, or how the process has ended."""
+        process = self._process
+        assert process
         assert process.stdout
-        process.stdin.write(json.dumps(program) + "\n")
-        process.stdin.flush()
-        if not select.select([process.stdout], [], [], LIMIT_S)[0]:
-            os.killpg(process.pid, signal.SIGKILL)
         line = process.stdout.readline()
+        is_late = not self._limit.is_alive()
+        self._limit.cancel()
+        taken_s = time.monotonic() - self._begun_s
+        if self._is_new:
+            self.start_seconds += taken_s
+        else:
+            self.seconds += taken_s
         if not line:
-            self.close()
-            return None
-        answers: list[Any] = json.loads(line)
-        if answers[-1][-1] != 0:  # its context is lost
-            self.close()
+            self._kill(process)
+            status = process.wait()
+            self._process = None
+            return f"hangs: {self.said()}" if is_late else f"ends with {status}: {self.said()}"
+        answers: Answers = json.loads(line)
         return answers
 
+    def said(self) -> str:
+        """The end of what it has written to stderr."""
+        size = self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(0, size - 2000))
+        return self._said.read().decode(errors="replace")
+
     def close(self) -> None:
-        if self._process is not None:
+        if self._process is None:
+            return
+        try:
+            self._process.communicate(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.lingers = True
+            self._kill(self._process)
             self._process.communicate()
-            self._process = None
+        except BrokenPipeError:
+            self._kill(self._process)
+            self._process.wait()
+        self._process = None
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[str]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-@dataclass
-class Count:
-    """What has been compared, and by kind of difference an example and its program."""
-
-    done: Counter[str] = field(default_factory=Counter)
-    explained: Counter[str] = field(default_factory=Counter)
-    found: dict[str, tuple[str, list[Call]]] = field(default_factory=dict)
-
-
-def explained() -> dict[tuple[str, int, int], dict[str, Any]]:
-    listed = tomllib.loads(EXPLAINED.read_text()).get("difference", [])
-    return {(one["call"], one["native"], one["remoted"]): one for one in listed}
-
-
-class Pair:
-    """A program's two sides: native, and under `kvgpu run`."""
+class Sides:
+    """Both of them; each program begins on both at the same time."""
 
     def __init__(self, host: Loopback, driver: str) -> None:
         environment = {**os.environ, "KERNELS_PTX": str(LOOPBACK / "kernels.ptx")}
@@ -96,58 +120,24 @@ class Pair:
             mine["LD_LIBRARY_PATH"] = str(BUILD / "host/software_gpu")
         self.native = Side(executor, mine)
         self.remoted = Side(host.command(*executor), host.environment | environment)
-        self._explained = explained()
+
+    def run(self, program: list[Call]) -> tuple[Answers | str, Answers | str]:
+        """What it gave on both; the next one begins with the same past on both."""
+        self.native.begin(program)
+        self.remoted.begin(program)
+        mine, yours = self.native.end(), self.remoted.end()
+        # -1, -1: the context is lost
+        if any(isinstance(said, str) or said[-1][-1] for said in (mine, yours)):
+            self.close()
+        return mine, yours
+
+    def run_alone(self, program: list[Call]) -> tuple[Answers | str, Answers | str]:
+        """In processes that have run no other."""
+        self.close()
+        answers = self.run(program)
+        self.close()
+        return answers
 
     def close(self) -> None:
         self.native.close()
         self.remoted.close()
-
-    def compare(self, program: list[Call], count: Count) -> list[str]:
-        """Run it on both sides; each call whose outcome differs and is not explained."""
-        mine = self.native.run(program)
-        if mine is None:
-            count.done["native ends"] += 1  # nothing to hold kvgpu to
-            self.remoted.close()
-            return []
-        count.done["programs"] += 1
-        yours = self.remoted.run(program)
-        if yours is None:
-            self.native.close()
-            return self._note(count, "the process ended or hung, not natively", program, 0)
-        if mine[-1][-1] or yours[-1][-1]:  # both begin anew
-            self.close()
-        lines = self._differing(program, mine, yours, count)
-        count.done["calls"] += len(program)
-        count.done["failed calls"] += sum(answer[0] not in (0, ABSENT) for answer in mine[:-1])
-        return lines
-
-    def _differing(
-        self, program: list[Call], native: list[Any], remoted: list[Any], count: Count
-    ) -> list[str]:
-        lines: list[str] = []
-        for number, (mine, yours) in enumerate(zip(native, remoted, strict=True)):
-            if mine in (yours, [ABSENT]):
-                continue
-            name = program[number][0] if number < len(program) else "at the end"
-            known = self._explained.get((name, mine[0], yours[0]))
-            if known and [mine[1:], yours[1:]] in known.get("results", [[mine[1:], yours[1:]]]):
-                count.explained[f"{name}: {mine[0]} natively, {yours[0]} remoted"] += 1
-                if known.get("ends"):
-                    break
-                continue
-            call = program[number] if number < len(program) else name
-            line = f"#{number} {call}: {mine} natively, {yours} remoted"
-            if not lines:  # others may follow from it
-                kind = f"{name}: {mine[0]} natively, {yours[0]} remoted"
-                self._note(count, kind, program, number, line)
-            lines.append(line)
-        return lines
-
-    def _note(
-        self, count: Count, kind: str, program: list[Call], number: int, line: str = ""
-    ) -> list[str]:
-        count.done["different programs"] += 1
-        shortest = count.found.get(kind, ("", program))[1]
-        if kind not in count.found or len(program) < len(shortest):
-            count.found[kind] = (line or kind, program)
-        return [line or kind]

@@ -34,7 +34,7 @@ def cgroup(pid: int) -> Path | None:
     """Return the worker's own group, None where this host can give it none."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         path = line.removeprefix("0::")
-        if path != line and re.search(r"/kvgpu[^/]*/worker-\d+$", path):
+        if path != line and re.search(r"/kvgpu[^/]*/worker-\d+-\d+$", path):
             return Path("/sys/fs/cgroup") / path.lstrip("/")
     return None
 
@@ -83,9 +83,10 @@ def check_root(pid: int) -> str:
     assert set(devices) - set(nodes) == {"null", "shm", "urandom", "zero"}, devices
     mounts = [line.split() for line in Path(f"/proc/{pid}/mounts").read_text().splitlines()]
     on_disk = [mount for mount in mounts if not mount[1].startswith(("/dev/", "/proc"))]
-    writable = [mount for mount in on_disk if "ro" not in mount[3].split(",")]
     assert {"/", "/usr"} <= {mount[1] for mount in on_disk}, mounts
-    assert {mount[1] for mount in writable} == {"/shm"}, writable
+    assert all("ro" in mount[3].split(",") for mount in on_disk), mounts
+    (shm,) = (mount[3].split(",") for mount in mounts if mount[1] == "/dev/shm")
+    assert {"nosuid", "nodev", "noexec", "mode=700", "size=65536k"} <= set(shm), shm
     return f"{len(on_disk)} mounts, all but /dev/shm's read-only; device nodes: {' '.join(devices)}"
 
 
@@ -125,7 +126,7 @@ def _sockets_of_namespace(pid: int) -> set[str]:
     return found
 
 
-def check_limits(pid: int, n_tasks: int = 1024) -> str:
+def check_limits(pid: int, n_tasks: int = 64 * 1024) -> str:
     limits = hard_limits(pid)
     assert limits["Max core file size"] == "0"
     assert limits["Max processes"] == str(n_tasks)

@@ -3,7 +3,7 @@
 
 python -P tests/gpu/coverage.py [--cases]: on the software GPU, into tests/data/coverage.json: what
 the calls of errors.py reach (half a minute), or the cases, too (minutes). On a GPU: report.py takes
-it from $OUT of run.sh, errors/*.tsv (what both sides gave alike) and reached.tsv (what
+it from $OUT of run.sh, errors*/*.tsv (what both sides gave alike) and reached.tsv (what
 the driver API cases called through kvgpu; natively they pass, too).
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from differential.differences import IMPOSSIBLE  # noqa: E402  (needs the path)
-from differential.errors import read  # noqa: E402
+from differential.processes import read  # noqa: E402
 from framework.loopback import LOOPBACK, case_filter, case_names, loopback  # noqa: E402
 
 RECORDED = ROOT / "tests/data/coverage.json"
@@ -39,7 +39,7 @@ def note(reached: Reached, name: str, code: str, part: str) -> None:
 def by_errors(folder: Path) -> Reached:
     """What PART=errors has seen; only what both sides gave, where native calls were possible."""
     reached: Reached = {}
-    for path in sorted(folder.rglob("errors/native.tsv")):
+    for path in sorted(folder.rglob("errors*/native.tsv")):
         native, remoted = read(path), read(path.with_name("remoted.tsv"))
         for name, rows in remoted.items():
             for what, outcome in rows.items():

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,10 @@ def agrees_with_cuda(run: Run) -> None:
         print(f"ok      {name}, {uuid}: memory, UUID and PCI address are CUDA's, to the byte")
 
 
+def allocated(run: Run) -> bool:
+    return any(int(used_mib) > 0 for _pid, _name, _uuid, used_mib in run.query(APPS))
+
+
 def memory_is_cudas(run: Run) -> bool:
     with run.program(sys.executable, PROGRAM, "compute", "blind", "wait") as program:
         cuda = said_by(program)
@@ -152,14 +157,14 @@ def has_load(run: Run) -> bool:
 def own_processes_only(own: Run, other: Run, host: Loopback) -> None:
     steady = PROGRAMS / "steady"
     with own.program(steady, "60") as mine, other.program(steady, "60") as theirs:
-        assert eventually(lambda: own.query(APPS) and other.query(APPS), 30)
+        for run in (own, other):  # a process is seen before what it allocated
+            assert eventually(partial(allocated, run), 30)
         workers = {str(pid) for pid in host.worker_pids()}
         for run, process in ((own, mine), (other, theirs)):
-            ((pid, name, _uuid, used_mib),) = run.query(APPS)
+            ((pid, name, _uuid, _used_mib),) = run.query(APPS)
             assert pid == str(process.pid), (pid, process.pid)
             assert pid not in workers
             assert Path(name).name == "steady", name
-            assert int(used_mib) > 0
         monitored = own.run("nvidia-smi", "pmon", "-c", "1").stdout
         assert str(mine.pid) in monitored, monitored
         assert str(theirs.pid) not in monitored, monitored

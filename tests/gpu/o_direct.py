@@ -65,7 +65,7 @@ def read_directly(path: Path, pinned: Any) -> str:
 
 
 def main() -> int:
-    path = Path(sys.argv[1], "o_direct.data")
+    path = Path(sys.argv[1], f"o_direct.{os.getpid()}")
     digest = write_file(path)
     pinned, device = allocate()
     outcome = read_directly(path, pinned)

@@ -2,9 +2,9 @@
 """Merge what runs of tests/gpu/run.sh have seen into the table of docs/compatibility.md.
 
 python report.py [--commit C] FOLDER...: each is the $OUT of a run of commit C (HEAD where it is not
-said), or holds several of them. Writes
-tests/data/workloads.json and coverage.json, from which `make gen` makes tables (a row that no
-folder has stays), and recorded/bad_calls.tsv, to which CI holds kvgpu.
+said), or holds several of them. Writes tests/data/workloads.json, coverage.json and
+random_programs.json, from which `make gen` makes tables (a row that no folder has stays), and
+recorded/bad_calls.tsv, to which CI holds kvgpu.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from gpu import coverage  # noqa: E402  (needs the path)
+from differential.differences import Results  # noqa: E402  (needs the path)
+from differential.processes import merged, read, text_of  # noqa: E402
+from gpu import coverage, random_programs  # noqa: E402
 
 RECORDED = ROOT / "tests/data/workloads.json"
 BAD_CALLS = ROOT / "tests/data/recorded/bad_calls.tsv"
@@ -79,12 +81,22 @@ def program_rows(folder: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
+def recordable(results: Results) -> Results:
+    """Without what may have been the load of the machine."""
+    return {
+        name: kept
+        for name, rows in results.items()
+        if (kept := {what: said for what, said in rows.items() if said != "hangs"})
+    }
+
+
 def merge_coverage(folder: Path, commit: str) -> int:
     """Take over what the runs below a folder have reached, and what native bad calls gave."""
     runs = [path.parent for path in folder.rglob("gpu.txt")]
     for run in runs:
-        for native in run.glob("errors/native.tsv"):
-            BAD_CALLS.write_text(f"# {gpu_of(run)}\n{native.read_text()}")
+        gave = [recordable(read(path)) for path in sorted(run.glob("errors*/native.tsv"))]
+        if gave:
+            BAD_CALLS.write_text(f"# {gpu_of(run)}\n{text_of(merged(read(BAD_CALLS), *gave))}")
     return sum(coverage.merge(run, gpu_of(run), commit) for run in runs)
 
 
@@ -101,10 +113,14 @@ def main() -> int:
         rows = json.loads(RECORDED.read_text())
     head = ["git", "-C", str(ROOT), "rev-parse", "--short=12", options.commit]
     commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+    folders = [Path(argument) for argument in options.folders]
+    said = random_programs.merge(folders, gpu_of, commit)
+    if said:
+        print(said)
     for argument in options.folders:
         found = workload_rows(Path(argument)) | program_rows(Path(argument))
         n_reached = merge_coverage(Path(argument), commit)
-        if not found and not n_reached:
+        if not found and not n_reached and not said:
             raise SystemExit(f"report: no results below {argument}")
         for name, row in found.items():
             rows[name] = row | {"commit": commit}

@@ -3,7 +3,7 @@
 # run.sh [PART...|K/N]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
 # but blocking (cases has it), libraries and workloads (whose libraries a machine may lack). K/N: the
 # Kth of N calls that together do everything, libraries and workloads, too; `make test-gpu-report` merges their
-# logs. SHARE=K/N: of cases and workloads only every Nth.
+# logs. SHARE=K/N: of cases, errors, stateful and workloads only every Nth.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -165,8 +165,8 @@ part_faults() { "$python" -P tests/gpu/faults.py; }
 part_stateful() {
   mkdir -p "$out"
   "$python" -P tests/differential/compare.py \
-    "${PROGRAMS:-5000}" --jobs "${JOBS:-8}" --seconds 440 --driver nvidia --out "$out/stateful.json" |
-    tee "$out/stateful.txt"
+    "${PROGRAMS:-5000}" --share "${SHARE:-1/1}" --jobs "${JOBS:-10}" --seconds 420 \
+    --driver nvidia --out "$out/stateful.json" | tee "$out/stateful.txt"
 }
 
 part_host() { "$python" -P tests/gpu/host.py; }
@@ -174,47 +174,74 @@ part_host() { "$python" -P tests/gpu/host.py; }
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
 part_errors() {
-  "$python" -P tests/differential/errors.py --driver nvidia --out "$out/errors"
+  "$python" -P tests/differential/errors.py --driver nvidia --share "${SHARE:-1/1}" --sample 300 \
+    --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
 }
 
 part_cases() { run_cases '*'; }
 part_blocking() { run_cases 'blocking*'; }
 
-# The linker's libcuda.so.1 natively, kvgpu's under `kvgpu run`; one kvgpud for all.
+# Under contention a process takes seconds to start on a GPU: all cases of a share that leave the
+# context whole run in one; where one of them fails, each in its own.
+cases_together() { # NAME...
+  local name filter=
+  for name in "$@"; do filter+=${filter:+,}${name//,/\\,}; done
+  echo "== natively together" >>"$out/cases.log"
+  timeout 300 "$cases" "--test-case=$filter" "--test-case-exclude=*beyond native*" >>"$out/cases.log" 2>&1 </dev/null || return 1
+  echo "== remoted together" >>"$out/cases.log"
+  remoted_cases 300 "--test-case=$filter"
+}
+
+remoted_cases() { # SECONDS FILTER; which entry points it has reached, and with what result: reached.tsv
+  local status=0
+  KVGPU_TRACE=$runtime_dir/trace KVGPU_RUNTIME_DIR=$runtime_dir timeout "$1" \
+    "$python" -m kvgpu.host.cli run -- "$cases" "$2" >>"$out/cases.log" 2>&1 </dev/null || status=$?
+  awk -F'\t' '!/^#/ && NF > 9 { print $3 "\t" $5 }' "$runtime_dir"/trace* >>"$out/reached.tsv" 2>/dev/null || true
+  rm -f "$runtime_dir"/trace*
+  return $status
+}
+
+# The linker's libcuda.so.1 natively, kvgpu's under `kvgpu run`.
+one_case() { # NAME
+  local filter=--test-case=${1//,/\\,} failed=0
+  # Natively a thread in the driver keeps others out of it.
+  if [[ $1 != *"beyond native"* ]]; then
+    echo "== native: $1" >>"$out/cases.log"
+    timeout "$program_limit_s" "$cases" "$filter" >>"$out/cases.log" 2>&1 </dev/null ||
+      { echo "FAILED  natively: $1"; failed=1; }
+  fi
+  echo "== remoted: $1" >>"$out/cases.log"
+  remoted_cases "$program_limit_s" "$filter" || { echo "FAILED  remoted: $1"; failed=1; }
+  return $failed
+}
+
 run_cases() { # FILTER
-  local cases=build/release/tests/loopback/driver_cases failed=0 n=0 name filter log
+  local cases=build/release/tests/loopback/driver_cases failed=0 n=0 name together=()
   local runtime_dir
   runtime_dir=$(mktemp -d)
   mkdir -p "$out"
-  log=$out/cases.log
-  : >"$log" && : >"$out/reached.tsv"
+  : >"$out/cases.log" && : >"$out/reached.tsv"
   "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/kvgpud.log" 2>&1 &
   local kvgpud=$!
   for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
   while read -r name; do
-    filter=--test-case=${name//,/\\,}
     n=$((n + 1))
     [[ -z ${SHARE:-} || $(((n - 1) % ${SHARE#*/} + 1)) -eq ${SHARE%/*} ]] || continue
-    # Natively a thread in the driver keeps others out of it.
-    if [[ $name != *"beyond native"* ]]; then
-      echo "== native: $name" >>"$log"
-      timeout "$program_limit_s" "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
-        { echo "FAILED  natively: $name"; failed=1; }
-    fi
-    echo "== remoted: $name" >>"$log"
-    KVGPU_TRACE=$runtime_dir/trace KVGPU_RUNTIME_DIR=$runtime_dir timeout "$program_limit_s" \
-      "$python" -m kvgpu.host.cli run -- "$cases" "$filter" >>"$log" 2>&1 </dev/null ||
-      { echo "FAILED  remoted: $name"; failed=1; }
-    # Which entry points it has reached, and with what result.
-    awk -F'\t' '!/^#/ && NF > 9 { print $3 "\t" $5 }' "$runtime_dir"/trace* >>"$out/reached.tsv" 2>/dev/null || true
-    rm -f "$runtime_dir"/trace*
+    case $name in
+      error:* | initialisation:* | context:* | blocking*) one_case "$name" || failed=1 ;;
+      *) together+=("$name") ;;
+    esac
   done < <("$cases" --list-test-cases --no-version --test-case="$1" | grep -v -e '^\[doctest\]' -e '^===')
+  if [[ ${#together[@]} -gt 0 ]] && ! cases_together "${together[@]}"; then
+    echo "cases: one of them failed among the others: each alone"
+    for name in "${together[@]}"; do one_case "$name" || failed=1; done
+  fi
   sort -u -o "$out/reached.tsv" "$out/reached.tsv"
   kill "$kvgpud" && wait "$kvgpud" || true
   cat "$runtime_dir"/log/* >"$out/sessions.log" 2>/dev/null || true
   rm -rf "$runtime_dir"
   [[ $n -gt 0 ]] || die "no cases in $cases: run make build"
-  [[ $failed -eq 0 ]] || grep -E 'ERROR|values:|logged:|what' -A2 "$log" | tail -n 60
+  [[ $failed -eq 0 ]] || grep -E 'ERROR|values:|logged:|what' -A2 "$out/cases.log" | tail -n 60
   echo "cases: $n natively and remoted"
   return $failed
 }
@@ -267,8 +294,9 @@ part_vm() {
 # Everything, as `part` or `part:K/N` (its Kth share) and about how many seconds it takes.
 units() {
   local k
-  echo "starts 375"; echo "stateful 350"; echo "vm 330"; echo "errors 120"; echo "faults 120"; echo "life 120"; echo "libraries 60"; echo "oracles 30"
+  echo "starts 375"; echo "stateful 350"; echo "vm 330"; echo "faults 120"; echo "life 120"; echo "libraries 60"; echo "oracles 30"
   echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
+  for k in 1 2; do echo "errors:$k/2 120"; done
   for k in 1 2 3 4; do echo "cases:$k/4 90"; done
   for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done
 }
@@ -281,7 +309,7 @@ units_of() {
 }
 
 main() {
-  local parts=("$@") part failed=0 begun
+  local parts=("$@") part failed=0 begun share=${SHARE:-}
   [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes stateful starts life faults host nvml bench vm)  # cases includes blocking
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
@@ -289,7 +317,8 @@ main() {
   find_python
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
-    [[ $part != *:* ]] || { export SHARE=${part#*:}; part=${part%%:*}; }
+    export SHARE=$share
+    [[ $part != *:* ]] || { SHARE=${part#*:}; part=${part%%:*}; }
     declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, blocking, runtimes, stateful, starts, life, faults, host, nvml, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.

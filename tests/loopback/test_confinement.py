@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from framework.life import sessions, start_steady
 from framework.loopback import PROGRAMS, Loopback, loopback
 from framework.waiting import eventually
 
-from kvgpu.host import paths
 from kvgpu.host.worker_uids import has_processes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a jail needs root to make it")
@@ -67,56 +67,63 @@ def test_property_of_a_live_worker(workers: list[int], check: object) -> None:
         print(f"figure: {check(worker)}")
 
 
-def test_worker_cannot_signal_or_read_another_session_s(workers: list[int]) -> None:
-    first, second = workers
-    uids = [confinement.uid(pid) for pid in workers]
-    assert uids[0] != uids[1]
-    signalled = as_user(uids[0], f"os.kill({second}, 9)")
-    assert "Operation not permitted" in signalled
-    for file in ("mem", "environ", "maps"):
-        assert "Permission denied" in as_user(
-            uids[0], f"open('/proc/{second}/{file}', 'rb').read(1)"
-        )
-    assert "PermissionError" in as_user(uids[0], f"os.listdir('/proc/{second}/fd')")
-    assert as_user(uids[0], f"os.kill({first}, 0); print('own')") == "own\n"
+def shm_of(worker: int) -> Path:
+    return Path(f"/proc/{worker}/root/dev/shm")
 
 
-def test_what_a_worker_has_started_ends_with_it(host: Loopback) -> None:
-    before = set(host.worker_pids())
-    program = start_steady(host, 60)
-    try:
-        (worker,) = set(host.worker_pids()) - before
-        uid = confinement.uid(worker)
-        with subprocess.Popen(["sleep", "60"], user=uid, start_new_session=True) as left:
-            os.kill(worker, signal.SIGKILL)
-            assert left.wait(10) == -signal.SIGKILL
-    finally:
-        program.communicate(timeout=20)
+def in_one_folder(workers: list[int]) -> bool:
+    return len({(shm_of(pid).stat().st_dev, confinement.uid(pid)) for pid in workers}) == 1
 
 
-def test_workers_of_one_user_meet_in_a_folder(host: Loopback) -> None:
-    before = set(host.worker_pids())
-    programs = [start_steady(host, 60) for _ in range(2)]
-    shm = paths.RUNTIME_DIR / "worker-shm"
-    pids = sorted(set(host.worker_pids()) - before)
-    try:
-        links = [Path(os.readlink(f"/proc/{pid}/root/dev/shm")).name for pid in pids]
-        (folder,) = {os.readlink(shm / link) for link in links}
-        file = shm / folder / "cuda.shm.kvgpu-test"  # by one worker, for the other
-        uids = [confinement.uid(pid) for pid in pids]
-        as_user(uids[0], f"os.umask(0); open({str(file)!r}, 'w').write('here')")
-        assert as_user(uids[1], f"print(open({str(file)!r}).read())") == "here\n"
-        assert "Permission denied" in as_user(uids[1], f"os.listdir({str(shm)!r})")
-    finally:
-        for program in programs:
-            program.kill()
-            program.communicate(timeout=20)
-    assert eventually(lambda: set(host.worker_pids()) == before)
-    assert not file.exists()
+def test_worker_cannot_signal_or_read_another_owner_s(workers: list[int]) -> None:
+    first, second = workers  # one that has waited, and one that has joined it
+    assert in_one_folder(workers)
+    uid = confinement.uid(second)
+    stranger, relative = uid + 1, uid  # relative: what another worker of the owner is
+    assert "Operation not permitted" in as_user(stranger, f"os.kill({second}, 9)")
+    assert "Permission denied" in as_user(stranger, f"os.listdir('{shm_of(second)}')")
+    for other in (stranger, relative):
+        for file in ("mem", "environ", "maps", "root/dev/null"):
+            assert "Permission denied" in as_user(
+                other, f"open('/proc/{second}/{file}', 'rb').read(1)"
+            )
+        assert "PermissionError" in as_user(other, f"os.listdir('/proc/{second}/fd')")
+        attach = f"import ctypes; print(ctypes.CDLL(None).ptrace(16, {second}, 0, 0))"
+        assert as_user(other, attach) == "-1\n"
+    assert as_user(relative, f"os.kill({first}, 0); print('own')") == "own\n"
 
 
-def test_uid_of_an_adopted_worker_is_not_given_again() -> None:
-    with loopback(config='worker_uids = "2147200000-2147200001"') as host:
+def test_workers_of_one_user_meet_and_what_they_leave_ends_with_the_last() -> None:
+    config = "prestarted_workers = 0\n"
+    with loopback(config=config) as host, ThreadPoolExecutor(3) as threads:
+        programs = list(threads.map(lambda _: start_steady(host, 60), range(3)))  # at once
+        try:
+            workers = host.worker_pids()
+            assert len(workers) == 3
+            assert in_one_folder(workers), host.logs()
+            file = shm_of(workers[0]) / "cuda.shm.kvgpu-test"
+            file.write_text("here")
+            assert (shm_of(workers[-1]) / file.name).read_text() == "here"
+            uid = confinement.uid(workers[0])
+            with subprocess.Popen(["sleep", "60"], user=uid, start_new_session=True) as left:
+                programs[0].kill()
+                assert eventually(lambda: len(sessions(host)) == 2)
+                programs.append(start_steady(host, 60))
+                assert in_one_folder(host.worker_pids())
+                assert left.poll() is None
+                for program in programs:
+                    program.kill()
+                assert left.wait(10) == -signal.SIGKILL
+        finally:
+            for program in programs:
+                program.kill()
+                program.communicate(timeout=20)
+        assert eventually(lambda: not sessions(host))
+        host.check(PROGRAMS / "demo")
+
+
+def test_uid_of_an_adopted_worker_stays_its_owner_s() -> None:
+    with loopback(config='worker_uids = "2147200000-2147200000"\nprestarted_workers = 0\n') as host:
         first = start_steady(host, 60)
         second = None
         try:
@@ -125,12 +132,11 @@ def test_uid_of_an_adopted_worker_is_not_given_again() -> None:
             host.stop_kvgpud(signal.SIGKILL)
             host.start_kvgpud()
             second = start_steady(host, 60)
-            assert len({confinement.uid(pid) for pid in host.worker_pids()}) == 2
-            refused = host.run(PROGRAMS / "demo")
-            assert refused.returncode != 0
-            assert "all 2 uids for workers are in use" in refused.stderr
+            assert in_one_folder(host.worker_pids())
             os.kill(kept, signal.SIGKILL)
             assert eventually(lambda: len(sessions(host)) == 1)
+            second.kill()
+            assert eventually(lambda: not sessions(host))
             assert eventually(lambda: not has_processes(uid))  # init collects it when it likes to
             host.check(PROGRAMS / "demo")
         finally:

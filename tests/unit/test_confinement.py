@@ -14,7 +14,6 @@ import pytest
 from kvgpu.host.config import HostConfig
 from kvgpu.host.confinement import Jails
 from kvgpu.host.errors import KvgpuError
-from kvgpu.host.shared_folders import SharedFolders
 from kvgpu.host.units import GIB
 from kvgpu.host.worker_cgroup import WorkerCgroups
 from kvgpu.host.worker_uids import WorkerUids, end_processes, has_processes
@@ -83,16 +82,16 @@ def test_group_of_a_worker_has_its_limits_and_the_worker(root: Path) -> None:
     assert groups.problem == ""
     assert (root / "cgroup.subtree_control").read_text() == "+pids"
     assert (root / "kvgpu" / "cgroup.subtree_control").read_text() == "+memory +pids"
-    groups.enter(FIRST, 4711, GIB)
-    group = root / "kvgpu" / f"worker-{FIRST}"
+    groups.enter("worker-1-4711", 4711, GIB)
+    group = root / "kvgpu" / "worker-1-4711"
     assert (group / "memory.max").read_text() == str(9 * GIB)
     assert (group / "pids.max").read_text() == "1024"
     assert (group / "cgroup.procs").read_text() == "4711"
-    groups.allow_memory(FIRST, 2 * GIB)
+    groups.allow_memory(group.name, 2 * GIB)
     assert (group / "memory.max").read_text() == str(10 * GIB)
-    assert not groups.ran_out_of_memory(FIRST)
+    assert not groups.ran_out_of_memory(group.name)
     (group / "memory.events").write_text("low 0\nhigh 0\nmax 17\noom 1\noom_kill 1\n")
-    assert groups.ran_out_of_memory(FIRST)
+    assert groups.ran_out_of_memory(group.name)
 
 
 def test_host_that_can_make_no_groups_says_why(root: Path, tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_host_that_can_make_no_groups_says_why(root: Path, tmp_path: Path) -> No
     (root / "cgroup.controllers").write_text("cpu memory\n")
     groups = WorkerCgroups(root / "kvgpu", GIB, 64)
     assert groups.problem == f"{root} has no controller pids"
-    groups.enter(FIRST, os.getpid(), 0)
+    groups.enter("worker-1-1", os.getpid(), 0)
     assert list((root / "kvgpu").iterdir()) == [root / "kvgpu" / "cgroup.subtree_control"]
 
 
@@ -113,35 +112,64 @@ def test_group_that_cannot_be_written_says_which(root: Path) -> None:
     assert problem == f"{switch}: Is a directory"
 
 
-def test_uid_and_group_are_given_back(root: Path, lock_file: Path) -> None:
+def test_group_that_is_still_in_use_is_removed_with_a_later_one(root: Path) -> None:
     groups = WorkerCgroups(root / "kvgpu", GIB, 64)
-    folders = SharedFolders(root / "shm")
-    jails = Jails(1000, WorkerUids(UIDS, lock_file), groups, folders, 64)
-    jail = jails.make(GIB)
-    *limits, _, shm = jail.options()
-    assert limits == ["--uid", str(FIRST), "--gid", "1000", "--max-tasks", "64"]
-    assert shm == str(folders.link(FIRST))
-    (root / "kvgpu" / f"worker-{FIRST}").mkdir()
+    for name in ("worker-1-1", "worker-1-2"):
+        (root / "kvgpu" / name).mkdir()
+    dying = root / "kvgpu" / "worker-1-1" / "cgroup.kill"
+    dying.write_text("")
+    groups.remove("worker-1-1")
+    assert dying.read_text() == "1"
+    dying.unlink()
+    groups.remove("worker-1-2")
+    assert not list((root / "kvgpu").glob("worker-*"))
+
+
+@pytest.fixture
+def jails(root: Path, lock_file: Path) -> Jails:
+    groups = WorkerCgroups(root / "kvgpu", GIB, 64)
+    return Jails(1000, WorkerUids(UIDS, lock_file), groups, 6400)
+
+
+def test_uid_and_group_are_given_back(root: Path, jails: Jails) -> None:
+    jail = jails.make(GIB, None)
+    limits = ["--uid", str(FIRST), "--gid", "1000", "--max-tasks", "6400"]
+    assert jail.options() == limits
+    jail.enter(1)
+    group = root / "kvgpu" / f"worker-{FIRST}-1"
+    for file in group.iterdir():
+        file.unlink()
     jail.release()
-    assert not (root / "kvgpu" / f"worker-{FIRST}").exists()
-    assert [jails.make(0).uid for _ in UIDS] == [SECOND, THIRD, FIRST]
+    assert not group.exists()
+    assert [jails.make(0, None).uid for _ in UIDS] == [SECOND, THIRD, FIRST]
 
 
-def test_workers_meet_in_the_folder_of_their_owner(tmp_path: Path) -> None:
-    root = tmp_path / "shm"
-    folders = SharedFolders(root)
-    for uid, owner in ((FIRST, "vm/1"), (SECOND, "vm/1"), (THIRD, "vm/2")):
-        folders.lead(uid, owner)
-    assert folders.link(FIRST).resolve() == folders.link(SECOND).resolve()
-    assert folders.link(FIRST).resolve() != folders.link(THIRD).resolve()
-    (folders.link(FIRST) / "cuda.shm.1").touch()
-    again = SharedFolders(root)  # the next kvgpud's
-    again.remove(FIRST)
-    assert list(again.link(SECOND).iterdir()) == [again.link(SECOND) / "cuda.shm.1"]  # root's
-    again.remove(SECOND)
-    again.remove(THIRD)
-    again.remove(THIRD)
-    assert list(root.iterdir()) == []
+def test_workers_of_an_owner_have_one_uid_and_meet(jails: Jails) -> None:
+    first, other = jails.make(0, "vm/1"), jails.make(0, "vm/2")
+    first.enter(11)
+    waited = jails.make(0, None)
+    waited.enter(13)
+    assert (first.uid, other.uid, waited.uid) == (FIRST, SECOND, THIRD)
+    assert jails.has("vm/1")
+    second = jails.make(0, "vm/1")
+    assert second.options()[:2] == ["--uid", str(FIRST)]
+    assert second.options()[-2:] == ["--join", "11"]
+    second.enter(12)
+    first.release()
+    assert jails.make(0, "vm/1").options()[-2:] == ["--join", "12"]
+    waited.give_to("user/0")
+    assert jails.make(0, "user/0").options()[-2:] == ["--join", "13"]
+
+
+def test_uid_is_its_owner_s_until_the_last_worker_has_gone(root: Path, jails: Jails) -> None:
+    before = [jails.adopt(SECOND, pid, "vm/1") for pid in (21, 22)]  # an earlier kvgpud's
+    assert [jails.make(0, None).uid for _ in range(2)] == [FIRST, THIRD]
+    before[0].release()
+    assert jails.make(0, "vm/1").options()[-2:] == ["--join", "22"]
+    with pytest.raises(KvgpuError, match="uids for workers are in use"):
+        jails.make(0, "vm/2")
+    before[1].release()
+    assert jails.has("vm/1")  # by the one that was made last
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

@@ -7,8 +7,10 @@ from fnmatch import fnmatchcase
 
 import pytest
 from differential.differences import agree, differing, either, known, unexplained
+from differential.errors import share_of
+from differential.processes import merged
 from differential.prototypes import prototypes
-from differential.rows import functions
+from differential.rows import AFTER_FAULT, BEFORE_INIT, STATES, batches, functions
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,24 @@ def test_known_differences_name_entry_points() -> None:
         for row in reason.rows:
             pattern = row.partition(":")[0] if ":" in row else row
             assert any(fnmatchcase(entry, pattern) for entry in prototypes()) or "=" in pattern, row
+
+
+def test_shares_are_the_whole() -> None:
+    names = functions()
+    parts = [name for k in (1, 2, 3) for name in share_of(names, f"{k}/3")]
+    assert sorted(parts) == sorted(names)
+
+
+def test_batches_are_the_whole_table() -> None:
+    rows = [row for batch in batches(["cuInit", "cuCtxSetLimit", "cuMemFree_v2"]) for row in batch]
+    assert len(set(rows)) == len(rows)
+    assert {what for name, what in rows if name == "cuMemFree_v2"} == {
+        *STATES,
+        *("dptr=null", "dptr=freed", "dptr=pageable", "dptr=stray"),
+        *(BEFORE_INIT, AFTER_FAULT),
+    }
+
+
+def test_later_answer_counts() -> None:
+    first = {"cuInit": {"good": "hangs", "again": "0"}}
+    assert merged(first, {"cuInit": {"good": "0"}}) == {"cuInit": {"good": "0", "again": "0"}}

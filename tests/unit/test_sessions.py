@@ -27,7 +27,6 @@ from kvgpu.host.packet_socket import PacketSocket
 from kvgpu.host.session import Owner, Session
 from kvgpu.host.session_store import SessionStore
 from kvgpu.host.sessions import SessionBroker
-from kvgpu.host.shared_folders import SharedFolders
 from kvgpu.host.units import MIB
 from kvgpu.host.worker_cgroup import WorkerCgroups
 from kvgpu.host.worker_process import WorkerProcess
@@ -66,8 +65,7 @@ async def open_session(broker: SessionBroker, region: Region) -> Session:
 
 def jails_of(folder: Path) -> Jails:
     uids = WorkerUids(range(2147300000, 2147300000 + N_UIDS), folder / "uids.lock")
-    folders = SharedFolders(folder / "shm")
-    return Jails(os.getgid(), uids, WorkerCgroups(None, MIB, 64), folders, 64)
+    return Jails(os.getgid(), uids, WorkerCgroups(None, MIB, 64), 64)
 
 
 async def all_freed(region: Region) -> None:

@@ -56,7 +56,7 @@ CUresult NodeBody::kernel(const CUDA_KERNEL_NODE_PARAMS& p) {
                         0};
   if (const CUresult bad =
           gather_params(*function, p.kernelParams, p.extra, params, &body.param_bytes)) {
-    return bad;
+    return bad == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES ? CUDA_ERROR_INVALID_VALUE : bad;
   }
   if (body.param_bytes <= MAX_INLINE_PARAM_BYTES / 2) {  // the dependencies come in the same record
     put(CU_GRAPH_NODE_TYPE_KERNEL, body);

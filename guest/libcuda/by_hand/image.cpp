@@ -30,6 +30,9 @@ struct FatbinHeader {
   uint64_t entries_bytes;
 };
 
+// Relocatable device code (NCCL): `data` is what nvlink made, `prelinked` lists what of.
+constexpr uint32_t LINKED_VERSION = 2;
+constexpr size_t MAX_PRELINKED = 1 << 16;
 constexpr uint64_t MAX_IMAGE_BYTES = 1ull << 32;
 
 // False: not readable.
@@ -101,15 +104,8 @@ std::optional<ImageBytes> measure_image(const void* image) {
   if (magic == WRAPPER_MAGIC) {
     Wrapper wrapper;
     if (!read(data, &wrapper)) return std::nullopt;
-    // Version 2 (NCCL): prelinked binaries are listed in the fourth field; the first is what
-    // counts.
-    const void* inner = wrapper.data;
-    if (wrapper.version == 2 && wrapper.prelinked != nullptr &&
-        !copy_from_program(&inner, wrapper.prelinked, sizeof inner)) {
-      return std::nullopt;
-    }
-    if (inner == nullptr) return std::nullopt;
-    data = static_cast<const std::byte*>(inner);
+    if (wrapper.data == nullptr) return std::nullopt;
+    data = static_cast<const std::byte*>(wrapper.data);
     if (!read(data, &magic)) return std::nullopt;
   }
   if (magic == FATBIN_MAGIC) {
@@ -125,6 +121,21 @@ std::optional<ImageBytes> measure_image(const void* image) {
   const char first = static_cast<char>(data[0]);
   if (first == '\0' || static_cast<unsigned char>(first) >= 0x80) return std::nullopt;
   return ImageBytes{data, std::strlen(reinterpret_cast<const char*>(data)) + 1};
+}
+
+std::vector<ImageBytes> prelinked_images(const void* wrapper) {
+  std::vector<ImageBytes> images;
+  Wrapper linked;
+  if (!is_wrapper(wrapper) || !read(static_cast<const std::byte*>(wrapper), &linked) ||
+      linked.version < LINKED_VERSION || linked.prelinked == nullptr) {
+    return images;
+  }
+  const auto* at = static_cast<const std::byte*>(linked.prelinked);
+  for (const void* each; images.size() < MAX_PRELINKED && read(at, &each) && each != nullptr;
+       at += sizeof each) {
+    if (const auto image = measure_image(each)) images.push_back(*image);
+  }
+  return images;
 }
 
 }  // namespace kvgpu::guest

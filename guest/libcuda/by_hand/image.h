@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace kvgpu::guest {
 
@@ -18,6 +19,10 @@ bool is_wrapper(const void* image);
 
 // Nothing: no image, or one that says of itself what cannot be.
 std::optional<ImageBytes> measure_image(const void* image);
+
+// The fat binaries that a wrapper's own was linked of: for GPUs that it has no code for. Empty: none
+// are listed.
+std::vector<ImageBytes> prelinked_images(const void* wrapper);
 
 // Copies what a program's pointer names, without trusting it: an image that was cut short may claim
 // to be longer than what is mapped. False: it is.

@@ -135,6 +135,29 @@ CUresult load_library(CUlibrary* library, const ImageBytes& image, unsigned n,
   return result;
 }
 
+CUresult link(const std::vector<ImageBytes>& parts, CUlinkState* state, ImageBytes* cubin) {
+  if (const CUresult bad = link_create_v2(0, nullptr, nullptr, state)) return bad;
+  for (const ImageBytes& part : parts) {
+    const CUresult bad =
+        link_add_data_v2(*state, CU_JIT_INPUT_FATBINARY, const_cast<std::byte*>(part.data),
+                         part.bytes, nullptr, 0, nullptr, nullptr);
+    if (bad != CUDA_SUCCESS) return bad;
+  }
+  void* linked = nullptr;
+  size_t bytes = 0;
+  const CUresult result = link_complete(*state, &linked, &bytes);
+  *cubin = {static_cast<const std::byte*>(linked), bytes};
+  return result;
+}
+
+// Natively a library without code for this GPU loads, too: it is empty.
+bool has_no_code(CUresult loaded, CUlibrary library) {
+  unsigned n = 0;
+  return loaded == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+         (loaded == CUDA_SUCCESS && library_get_kernel_count(&n, library) == CUDA_SUCCESS &&
+          n == 0);
+}
+
 }  // namespace
 
 CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
@@ -203,8 +226,21 @@ CUresult library_load_data(CUlibrary* library, const void* code, CUjit_option* j
                            CUlibraryOption* libraryOptions, void**,
                            unsigned int numLibraryOptions) {
   if (library == nullptr || code == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return load_library(library, measured(code), numJitOptions, jitOptions, jitOptionsValues,
-                      numLibraryOptions, libraryOptions);
+  const auto load = [&](const ImageBytes& image) {
+    return load_library(library, image, numJitOptions, jitOptions, jitOptionsValues,
+                        numLibraryOptions, libraryOptions);
+  };
+  const CUresult loaded = load(measured(code));
+  const std::vector<ImageBytes> parts = prelinked_images(code);
+  if (parts.empty() || !has_no_code(loaded, *library)) return loaded;
+  CUlinkState state = nullptr;
+  ImageBytes cubin;
+  const CUresult bad = link(parts, &state, &cubin);
+  const CUlibrary empty = *library;
+  const CUresult result = bad != CUDA_SUCCESS ? loaded : load(cubin);
+  if (bad == CUDA_SUCCESS && loaded == CUDA_SUCCESS) library_unload(empty);
+  if (state != nullptr) link_destroy(state);
+  return result;
 }
 
 CUresult library_load_from_file(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,

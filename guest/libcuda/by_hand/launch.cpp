@@ -70,10 +70,13 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
     else
       return CUDA_ERROR_INVALID_VALUE;
   }
-  if (len < function.param_bytes || (len > 0 && data == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  if (len > wire::MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_given = data != nullptr && (len > 0 || function.param_bytes == 0);
+  if (!is_given && (len > 0 || function.param_bytes > 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (len > function.param_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  // What a shorter buffer does not give is zero (driver 580; NCCL gives what it needs).
   if (len > 0) std::memcpy(buffer, data, len);
-  *bytes = static_cast<uint32_t>(len);
+  std::memset(buffer + len, 0, function.param_bytes - len);
+  *bytes = function.param_bytes;
   return CUDA_SUCCESS;
 }
 

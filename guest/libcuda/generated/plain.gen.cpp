@@ -91,7 +91,7 @@ CUresult ctx_reset_persisting_l2_cache() {
 CUresult mem_pool_destroy(CUmemoryPool pool) {
   Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_VALUE;
   const wire::cuMemPoolDestroy_in in{call.context(), to_wire(pool)};
   const CUresult result = call.sync(wire::Op::cuMemPoolDestroy, in);
   if (result == CUDA_SUCCESS) forget(to_wire(pool));
@@ -101,7 +101,7 @@ CUresult mem_pool_destroy(CUmemoryPool pool) {
 CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep) {
   Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_VALUE;
   const wire::cuMemPoolTrimTo_in in{call.context(), to_wire(pool),
                                     static_cast<uint64_t>(minBytesToKeep)};
   return call.sync(wire::Op::cuMemPoolTrimTo, in);

@@ -112,7 +112,7 @@ CUresult mem_pool_destroy(Session& session, const Task& task, ReplyWriter& reply
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUmemoryPool pool;
-  if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuMemPoolDestroy == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver->cuMemPoolDestroy(pool);
   if (result == CUDA_SUCCESS) session.handles.remove(in.pool);
@@ -125,7 +125,7 @@ CUresult mem_pool_trim_to(Session& session, const Task& task, ReplyWriter& reply
   if (!task.read(&in)) return session.violation(task);
   if (const CUresult bad = session.enter(in.context)) return bad;
   CUmemoryPool pool;
-  if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.handles.get(in.pool, &pool)) return CUDA_ERROR_INVALID_VALUE;
   if (session.driver->cuMemPoolTrimTo == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result =
       session.driver->cuMemPoolTrimTo(pool, static_cast<size_t>(in.minBytesToKeep));

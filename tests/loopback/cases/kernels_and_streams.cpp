@@ -89,6 +89,15 @@ TEST_CASE("launch: kernelParams, extra, cuLaunchKernelEx, limits") {
   CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra));
   CHECK(out.read() == expected);
 
+  bytes = sizeof buffer + 1;
+  CU_IS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra),
+        CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  // NCCL gives less than its kernels take: the rest, here n, is zero.
+  bytes = sizeof dptr;
+  extra[1] = &dptr;
+  CU(cuLaunchKernel(gpu.function("add_one"), 1, 1, 1, 5, 1, 1, 0, nullptr, nullptr, extra));
+  CHECK(out.read() == expected);
+
   CU(cuMemsetD32(dptr, 0, 5));
   CUlaunchConfig config{};
   config.gridDimX = config.gridDimY = config.gridDimZ = 1;

@@ -15,6 +15,8 @@
 
 namespace {
 
+constexpr char OTHER_PTX[] =
+    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry other()\n{\n  ret;\n}\n";
 constexpr char BROKEN_PTX[] = ".version 8.0\n.target sm_80\n.address_size 64\nnonsense\n";
 
 // A file that holds the PTX of the cases, for the time of a case.
@@ -107,8 +109,12 @@ TEST_CASE("module: a fat binary, and what names one in a program") {
   CU(cuModuleUnload(module));
   CU_IS(cuModuleLoadData(&module, &wrapper), CUDA_ERROR_INVALID_IMAGE);
   CU_IS(cuModuleLoadFatBinary(&module, &wrapper), CUDA_ERROR_INVALID_IMAGE);
+  const std::string unlinked = make_fatbin(OTHER_PTX);
+  const void* prelinked[] = {unlinked.data(), nullptr};
+  const FatbinWrapper linked{0x466243b1, 2, fatbin.data(), prelinked};
   for (const void* image :
-       {static_cast<const void*>(fatbin.data()), static_cast<const void*>(&wrapper)}) {
+       {static_cast<const void*>(fatbin.data()), static_cast<const void*>(&wrapper),
+        static_cast<const void*>(&linked)}) {
     CUlibrary library;
     CUkernel kernel;
     CU(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -116,6 +122,24 @@ TEST_CASE("module: a fat binary, and what names one in a program") {
     check_runs(reinterpret_cast<CUfunction>(kernel), 7);
     CU(cuLibraryUnload(library));
   }
+}
+
+// What nvcc -rdc=true leaves for a GPU that is newer than what nvlink was told of.
+TEST_CASE("module: without linked code for this GPU, its parts are linked") {
+  const Gpu gpu;
+  constexpr size_t ARCHITECTURE = 44;
+  std::string for_others = make_fatbin(OTHER_PTX);
+  for_others[ARCHITECTURE] = 121;
+  const std::string part = make_fatbin(kernels_ptx()), other = make_fatbin(OTHER_PTX);
+  const void* prelinked[] = {part.data(), other.data(), nullptr};
+  const FatbinWrapper wrapper{0x466243b1, 2, for_others.data(), prelinked};
+  CUlibrary library;
+  CUkernel kernel;
+  CU(cuLibraryLoadData(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CU(cuLibraryGetKernel(&kernel, library, "other"));
+  CU(cuLibraryGetKernel(&kernel, library, "read_counter"));
+  check_runs(reinterpret_cast<CUfunction>(kernel), 7);
+  CU(cuLibraryUnload(library));
 }
 
 TEST_CASE("module: newer PTX, no image at all") {
