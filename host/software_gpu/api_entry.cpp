@@ -190,6 +190,7 @@ void* own_symbol(const char* name) {
 
 SOFTWARE_GPU_API cuInit(unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (Driver::instance().is_forked_child()) return CUDA_ERROR_NOT_INITIALIZED;
   return Driver::instance().initialise() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 

@@ -84,7 +84,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
       return answer(
           static_cast<unsigned>(is_host(p.kind) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return answer(pointer);
+      return p.allocation ? answer(pointer) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (!is_host(p.kind) && p.kind != MemoryKind::MANAGED) return CUDA_ERROR_INVALID_VALUE;
       return answer(pointer);
@@ -156,6 +156,24 @@ size_t attribute_bytes(CUpointer_attribute attribute) {
   }
 }
 
+/// Of a pointer that is no CUDA memory, or only reserved, as driver 580 answers.
+void answer_of_foreign(void* data, size_t n_bytes, CUpointer_attribute attribute,
+                       CUdeviceptr pointer) {
+  uint64_t value = 0;
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+      attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) {
+    const auto reservation = Driver::instance().virtual_memory.reservation_of(pointer);
+    if (!reservation) return;
+    const bool is_size = attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    value = is_size ? reservation->size_bytes : reservation->base;
+  } else if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
+    value = pointer;
+  } else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+    value = static_cast<uint32_t>(CU_DEVICE_INVALID);
+  }
+  memcpy(data, &value, n_bytes);
+}
+
 }  // namespace
 
 SOFTWARE_GPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
@@ -176,12 +194,10 @@ SOFTWARE_GPU_API cuPointerGetAttributes(unsigned n, CUpointer_attribute* attribu
   for (unsigned i = 0; i < n; ++i) {
     const size_t n_bytes = attribute_bytes(attributes[i]);
     if (n_bytes == 0 || !data[i]) return CUDA_ERROR_INVALID_VALUE;
-    if (known && pointer_attribute(data[i], attributes[i], pointer, pointed) == CUDA_SUCCESS)
-      continue;
-    memset(data[i], 0, n_bytes);
-    constexpr int NO_DEVICE = CU_DEVICE_INVALID;
-    if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-      memcpy(data[i], &NO_DEVICE, sizeof NO_DEVICE);
+    if (!known)
+      answer_of_foreign(data[i], n_bytes, attributes[i], pointer);
+    else if (pointer_attribute(data[i], attributes[i], pointer, pointed) != CUDA_SUCCESS)
+      memset(data[i], 0, n_bytes);
   }
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -183,6 +185,8 @@ Driver& Driver::instance() {
 bool Driver::initialise() {
   std::lock_guard lock(mutex_);
   if (initialised_) return true;
+  static const int follows_forks = pthread_atfork(nullptr, nullptr, [] { instance().fork(); });
+  (void)follows_forks;
   const uint64_t n_devices = number_from_environment("KVGPU_SOFTWARE_GPU_DEVICES", 1, MAX_DEVICES);
   const uint64_t memory_mib =
       number_from_environment("KVGPU_SOFTWARE_GPU_MEMORY_MIB", DEFAULT_MEMORY_MIB, 1 << 20);
@@ -193,6 +197,11 @@ bool Driver::initialise() {
   }
   initialised_ = !devices.empty();
   return initialised_;
+}
+
+void Driver::fork() {
+  is_forked_child_ = initialised();
+  initialised_ = false;
 }
 
 Device* Driver::device(CUdevice ordinal) {

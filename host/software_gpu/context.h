@@ -193,6 +193,8 @@ class AllMemory {
 struct Driver {
   static Driver& instance();
   bool initialised() const { return initialised_.load(std::memory_order_acquire); }
+  /// As with driver 580 a child of a process that has CUDA has none, and gets none.
+  bool is_forked_child() const { return is_forked_child_; }
   /// False where the configuration is wrong, which standard error says.
   bool initialise();
   Device* device(CUdevice ordinal);
@@ -223,8 +225,11 @@ struct Driver {
   AdviceMap advice;
 
  private:
+  void fork();  // in the child
+
   std::mutex mutex_;
   std::atomic<bool> initialised_{false};
+  bool is_forked_child_ = false;
 };
 
 /// What a CUcontext stands for: nothing, a context, or a green context of it.

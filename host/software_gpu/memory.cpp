@@ -113,6 +113,8 @@ CUresult Memory::allocate(uint64_t size_bytes, MemoryKind kind, unsigned flags, 
     uncharge(charged_bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  // As with driver 580 a forked child has nothing there.
+  if (kind == MemoryKind::MANAGED) (void)madvise(base, mapped_bytes, MADV_DONTFORK);
   allocation->base = *address = reinterpret_cast<uint64_t>(base);
   allocation->mapped_bytes = mapped_bytes;
   allocation->pool = std::move(pool);

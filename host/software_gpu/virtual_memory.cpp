@@ -136,20 +136,22 @@ CUresult VirtualMemory::map(uint64_t base, uint64_t size_bytes,
   return CUDA_SUCCESS;
 }
 
+// As on driver 580 nothing need be mapped where addresses are reserved, but what is goes as a
+// whole.
 CUresult VirtualMemory::unmap(uint64_t base, uint64_t size_bytes,
                               std::vector<std::shared_ptr<const Mapping>>* unmapped) {
-  *unmapped = mappings_of(base, size_bytes);
   std::lock_guard lock(mutex_);
-  if (unmapped->empty()) {  // as on driver 580 nothing need be mapped where addresses are reserved
-    const auto reservation = entry_of(reservations_, base);
-    const auto next = mappings_.lower_bound(base);
-    const bool is_empty =
-        !entry_of(mappings_, base) && (next == mappings_.end() || next->first >= base + size_bytes);
-    const bool is_whole =
-        reservation && reservation->base == base && reservation->size_bytes == size_bytes;
-    return is_empty && is_whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
-  for (const auto& mapping : *unmapped) mappings_.erase(mapping->base);
+  const auto reservation = entry_of(reservations_, base);
+  if (!reservation || size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t end =
+      base + std::min(size_bytes, reservation->base + reservation->size_bytes - base);
+  const auto first = mappings_.lower_bound(base), last = mappings_.lower_bound(end);
+  const auto before = entry_of(mappings_, base);
+  if (before && before->base < base) return CUDA_ERROR_INVALID_VALUE;
+  if (first != last && std::prev(last)->first + std::prev(last)->second->size_bytes > end)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (auto each = first; each != last; ++each) unmapped->push_back(each->second);
+  mappings_.erase(first, last);
   return CUDA_SUCCESS;
 }
 

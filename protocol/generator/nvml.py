@@ -121,10 +121,10 @@ def version_script(nvml: Nvml) -> str:
 _HEAD = """
 ## NVML
 
-libnvidia-ml.so.1 exports the {declared} functions that `nvml.h` of CUDA 13.0 declares, and {undeclared} that driver 580 has beside them. {served} of
-them are served; {refused} are refused, with `NVML_ERROR_NO_PERMISSION` what changes the card and with `NVML_ERROR_NOT_SUPPORTED` all else. What it shows is the slice: memory as
-CUDA shows it in the VM, processes of the VM with the VM's process numbers, their share of the GPU's time, and of the card itself
-temperature, power and clocks. What the host cannot tell (the software GPU has no NVML) is `NVML_ERROR_NOT_SUPPORTED`, too.
+libnvidia-ml.so.1 exports the {declared} functions that `nvml.h` of CUDA 13.0 declares, and {undeclared} that driver 580 has beside them. {served} of them are served;
+{refused} are refused, with `NVML_ERROR_NO_PERMISSION` what changes the card and with `NVML_ERROR_NOT_SUPPORTED` all else. What it shows is the slice:
+memory as CUDA shows it in the VM, processes of the VM with the VM's process numbers, their share of the GPU's time, and of the card itself temperature,
+power and clocks. What the host cannot tell (the software GPU has no NVML) is `NVML_ERROR_NOT_SUPPORTED`, too.
 
 | function | state | |
 |---|---|---|

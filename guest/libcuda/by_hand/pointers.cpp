@@ -58,6 +58,15 @@ size_t attribute_bytes(CUpointer_attribute attribute) {
   }
 }
 
+// What was asked for there, whether or not something is mapped. False: nothing was.
+bool read_reservation(uint64_t* value, CUpointer_attribute attribute, uint64_t address) {
+  const auto reservation = memory_map().find_reservation(address);
+  if (!reservation) return false;
+  const bool is_size = attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+  *value = is_size ? reservation->bytes : reservation->begin;
+  return true;
+}
+
 // One attribute of a pointer that is CUDA memory, as a number.
 CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
                         uint64_t address) {
@@ -72,7 +81,8 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(range.is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
-      const uint64_t on_gpu = range.gpu_address(address, 1);
+      const bool is_closed = range.kind == MemoryKind::VIRTUAL && range.readable == 0;
+      const uint64_t on_gpu = is_closed ? 0 : range.gpu_address(address, 1);
       return on_gpu == 0 ? CUDA_ERROR_INVALID_VALUE : put(on_gpu);
     }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -87,11 +97,9 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put(static_cast<uint32_t>(range.context->device));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: {
-      const auto whole =
-          memory_map().find_reservation(address).value_or(Reservation{range.begin, range.bytes});
-      return put(attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ? whole.bytes : whole.begin);
-    }
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      if (read_reservation(value, attribute, address)) return CUDA_SUCCESS;
+      return put(attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ? range.bytes : range.begin);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(1);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -126,12 +134,13 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
   }
 }
 
-// Of a pointer that is no CUDA memory, as driver 580 answers. False: it writes nothing.
+// Of a pointer that is no CUDA memory, or only reserved, as driver 580 answers. False: it writes
+// nothing.
 bool attribute_of_foreign(uint64_t* value, CUpointer_attribute attribute, uint64_t address) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return false;
+      return read_reservation(value, attribute, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       *value = address;
       return true;

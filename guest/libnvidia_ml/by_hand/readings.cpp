@@ -14,29 +14,37 @@ namespace {
 struct Field {
   unsigned id;
   Reading reading;
-  bool has_scope = false;  // a part of the card: its memory and its module are not measured
+  nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT;
 };
 constexpr Field FIELDS[] = {
-    {NVML_FI_DEV_ECC_CURRENT, Reading::ECC_MODE},
-    {NVML_FI_DEV_ECC_PENDING, Reading::PENDING_ECC_MODE},
+    {NVML_FI_DEV_ECC_CURRENT, Reading::ECC_MODE, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG},
+    {NVML_FI_DEV_ECC_PENDING, Reading::PENDING_ECC_MODE, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG},
     {NVML_FI_DEV_MEMORY_TEMP, Reading::MEMORY_TEMPERATURE_C},
-    {NVML_FI_DEV_POWER_AVERAGE, Reading::POWER_MW, true},
-    {NVML_FI_DEV_POWER_MIN_LIMIT, Reading::MIN_POWER_LIMIT_MW, true},
-    {NVML_FI_DEV_POWER_MAX_LIMIT, Reading::MAX_POWER_LIMIT_MW, true},
-    {NVML_FI_DEV_POWER_DEFAULT_LIMIT, Reading::DEFAULT_POWER_LIMIT_MW, true},
-    {NVML_FI_DEV_POWER_CURRENT_LIMIT, Reading::ENFORCED_POWER_LIMIT_MW, true},
-    {NVML_FI_DEV_POWER_REQUESTED_LIMIT, Reading::POWER_LIMIT_MW, true},
+    {NVML_FI_DEV_POWER_AVERAGE, Reading::POWER_MW},
+    {NVML_FI_DEV_POWER_MIN_LIMIT, Reading::MIN_POWER_LIMIT_MW},
+    {NVML_FI_DEV_POWER_MAX_LIMIT, Reading::MAX_POWER_LIMIT_MW},
+    {NVML_FI_DEV_POWER_DEFAULT_LIMIT, Reading::DEFAULT_POWER_LIMIT_MW},
+    {NVML_FI_DEV_POWER_CURRENT_LIMIT, Reading::ENFORCED_POWER_LIMIT_MW},
+    {NVML_FI_DEV_POWER_REQUESTED_LIMIT, Reading::POWER_LIMIT_MW},
 };
 
+// Power is asked for by part of the card: of its module and its memory nothing is known.
+nvmlReturn_t check_scope(const nvmlFieldValue_t& value) {
+  const bool is_power = value.fieldId >= NVML_FI_DEV_POWER_AVERAGE &&
+                        value.fieldId <= NVML_FI_DEV_POWER_REQUESTED_LIMIT;
+  if (!is_power || value.scopeId == NVML_POWER_SCOPE_GPU) return NVML_SUCCESS;
+  return value.scopeId <= NVML_POWER_SCOPE_MEMORY ? NVML_ERROR_NOT_SUPPORTED
+                                                  : NVML_ERROR_INVALID_ARGUMENT;
+}
+
 nvmlReturn_t fill(nvmlDevice_t device, nvmlFieldValue_t* value) {
-  for (const auto& [id, reading, has_scope] : FIELDS) {
+  for (const auto& [id, reading, type] : FIELDS) {
     if (value->fieldId != id) continue;
-    if (has_scope && value->scopeId != NVML_POWER_SCOPE_GPU) {
-      return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-    }
-    value->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+    if (const nvmlReturn_t bad = check_scope(*value)) return refuse(device, bad);
+    value->valueType = type;
     value->value = {};
-    return read(device, reading, &value->value.uiVal);
+    return type == NVML_VALUE_TYPE_UNSIGNED_LONG_LONG ? read(device, reading, &value->value.ullVal)
+                                                      : read(device, reading, &value->value.uiVal);
   }
   return fill_link_field(device, value);
 }

@@ -1088,5 +1088,13 @@ nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t device);
 nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t device) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
+nvmlReturn_t nvmlDeviceReadPRMCounters_v1(nvmlDevice_t device);
+nvmlReturn_t nvmlDeviceReadPRMCounters_v1(nvmlDevice_t device) {
+  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
+}
+nvmlReturn_t nvmlGetBlacklistDeviceCount();
+nvmlReturn_t nvmlGetBlacklistDeviceCount() { return refuse(NVML_ERROR_NOT_SUPPORTED); }
+nvmlReturn_t nvmlGetBlacklistDeviceInfoByIndex();
+nvmlReturn_t nvmlGetBlacklistDeviceInfoByIndex() { return refuse(NVML_ERROR_NOT_SUPPORTED); }
 }
 #pragma GCC visibility pop

@@ -195,3 +195,19 @@ TEST_CASE("managed memory: prefetches and discards, alone and in batches") {
   CU(cuStreamSynchronize(stream));
   CU(cuStreamDestroy(stream));
 }
+
+TEST_CASE("managed memory: what is freed is gone") {
+  const Gpu gpu;
+  const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device};
+  CUdeviceptr at = 0;
+  CU(cuMemAllocManaged(&at, BYTES, CU_MEM_ATTACH_GLOBAL));
+  CU_IS(cuMemFree(at + 4096), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemFreeAsync(at, nullptr), CUDA_ERROR_NOT_SUPPORTED);
+  CU(cuMemFree(at));
+  CU_IS(cuMemFree(at), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemsetD32(at, 1, 4), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemAdvise(at, BYTES, CU_MEM_ADVISE_SET_READ_MOSTLY, device), CUDA_ERROR_INVALID_VALUE);
+  unsigned is_managed = 0;
+  CU_IS(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at),
+        CUDA_ERROR_INVALID_VALUE);
+}

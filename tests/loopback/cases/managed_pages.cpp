@@ -215,6 +215,59 @@ TEST_CASE("managed pages: several threads") {
   CHECK(n_right == 4 * ROUNDS);
 }
 
+TEST_CASE("managed pages: threads that touch the same pages at once") {
+  const Gpu gpu;
+  const Managed managed(BYTES);
+  constexpr int N_THREADS = 4;
+  for (int round = 0; round < 3; ++round) {
+    CU(cuMemsetD32(managed.at, static_cast<unsigned>(round), N));
+    CU(cuCtxSynchronize());
+    std::atomic<int> n_ready{0};
+    std::atomic<long> sum{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < N_THREADS; ++t) {
+      threads.emplace_back([&, t] {
+        ++n_ready;
+        while (n_ready != N_THREADS) std::this_thread::yield();
+        long own = 0;
+        for (int i = t; i < N; i += N_THREADS * 128) own += managed.ints()[i]++;
+        sum += own;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(sum == static_cast<long>(round) * N / 128);
+    add_one_to(gpu, managed.at, N_THREADS);
+    CU(cuCtxSynchronize());
+    for (int t = 0; t < N_THREADS; ++t) CHECK(managed.ints()[t] == round + 2);
+  }
+}
+
+TEST_CASE("managed pages: a forked child has none of them, its parent goes on") {
+  const Gpu gpu;
+  const Managed managed(BYTES);
+  const auto status_of = [](const auto& child_does) {
+    const pid_t child = fork();
+    if (child == 0) {
+      (void)signal(SIGSEGV, SIG_DFL);
+      _exit(child_does());
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return status;
+  };
+  const auto read = [&] { return *static_cast<volatile int*>(managed.ints()); };
+  managed.ints()[0] = 9;
+  CHECK(WTERMSIG(status_of(read)) == SIGSEGV);
+  add_one_to(gpu, managed.at, 16);
+  CHECK(WTERMSIG(status_of(read)) == SIGSEGV);
+  CHECK(WEXITSTATUS(status_of([&] { return static_cast<int>(cuMemFree(managed.at)); })) ==
+        CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(WEXITSTATUS(status_of([] { return static_cast<int>(cuInit(0)); })) ==
+        CUDA_ERROR_NOT_INITIALIZED);
+  CU(cuCtxSynchronize());
+  CHECK(managed.ints()[0] == 10);
+}
+
 TEST_CASE("managed pages: the program's own faults are its own") {
   const Gpu gpu;
   own_page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

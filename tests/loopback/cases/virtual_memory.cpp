@@ -155,19 +155,42 @@ TEST_CASE("virtual memory: what is counted is physical") {
   const Gpu gpu;
   const size_t bytes = 32 * granularity(gpu.device);
   const Addresses addresses(16 * bytes);
-  const size_t before = free_bytes();
-  Physical physical(gpu.device, bytes);
-  CHECK(free_bytes() + bytes <= before);
-  {
-    const Mapped mapped(addresses.base, bytes, physical),
-        twice(addresses.base + bytes, bytes, physical);
-    const size_t mapped_free = free_bytes();
-    CHECK(mapped_free + bytes <= before);
-    CHECK(mapped_free + 2 * bytes > before);
-    physical.release();
-    CHECK(free_bytes() + bytes <= before);
-  }
-  CHECK(free_bytes() + bytes > before);
+  const auto is_counted = [&] {
+    const size_t before = free_bytes();
+    Physical physical(gpu.device, bytes);
+    bool is_right = free_bytes() + bytes <= before;
+    {
+      const Mapped mapped(addresses.base, bytes, physical),
+          twice(addresses.base + bytes, bytes, physical);
+      const size_t mapped_free = free_bytes();
+      is_right &= mapped_free + bytes <= before && mapped_free + 2 * bytes > before;
+      physical.release();
+      is_right &= free_bytes() + bytes <= before;
+    }
+    return is_right && free_bytes() + bytes > before;
+  };
+  int n_tries = 0;  // other processes may use the device, too
+  while (n_tries < 10 && !is_counted()) ++n_tries;
+  CHECK(n_tries < 10);
+}
+
+TEST_CASE("virtual memory: what is unmapped need not be mapped") {
+  const Gpu gpu;
+  const size_t bytes = granularity(gpu.device);
+  const Addresses addresses(4 * bytes);
+  const Physical physical(gpu.device, bytes);
+  const CUdeviceptr at = addresses.base;
+  CU(cuMemUnmap(at, bytes));
+  CU(cuMemMap(at + bytes, bytes, 0, physical.handle, 0));
+  CU(cuMemUnmap(at, bytes));
+  CU_IS(cuMemUnmap(at + bytes, bytes / 2), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuMemUnmap(at, 0), CUDA_ERROR_INVALID_VALUE);
+  CU(cuMemUnmap(at, 4 * bytes));
+  unsigned type = 0;
+  CU_IS(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at + bytes),
+        CUDA_ERROR_INVALID_VALUE);
+  CU(cuMemMap(at + bytes, bytes, 0, physical.handle, 0));
+  CU(cuMemUnmap(at + bytes, bytes));
 }
 
 TEST_CASE("virtual memory: what pointers are") {
@@ -183,6 +206,17 @@ TEST_CASE("virtual memory: what pointers are") {
   size_t unmapped = 0;
   CU_IS(cuPointerGetAttribute(&unmapped, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at + bytes),
         CUDA_ERROR_INVALID_VALUE);
+  // Among several it is answered.
+  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MAPPED};
+  unsigned is_mapped = 7;
+  void* answers[] = {&unmapped, &is_mapped};
+  CU(cuPointerGetAttributes(2, asked, answers, at + bytes));
+  CHECK(unmapped == 2 * bytes);
+  CHECK(is_mapped == 0);
+  CUdeviceptr closed = 0;
+  CU_IS(cuPointerGetAttribute(&closed, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, twice.at),
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, at) == at);
   CHECK(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at) == mapped.at);
   CHECK(attribute<size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at) == bytes);
   CHECK(attribute<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CU_MEMORYTYPE_DEVICE);
