@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvgpu.host import cuda_errors
+from kvgpu.host import cuda_errors, paths
 from kvgpu.host.errors import ConfigError, DaemonError, KvgpuError
 from kvgpu.host.ivshmem.placement import Placement, Placer
 from kvgpu.host.local_runs import LocalRuns
@@ -41,7 +41,6 @@ from kvgpu.host.vms import VmRegistry
 
 _log = logging.getLogger(__name__)
 _UCRED = struct.Struct("3i")
-API_GROUP = "kvgpu"  # may use kvgpud without being root
 
 
 class Peer(NamedTuple):
@@ -92,9 +91,9 @@ class ApiServer:
         finally:
             os.umask(old_umask)
         try:
-            os.chown(self.path, -1, grp.getgrnam(API_GROUP).gr_gid)
+            os.chown(self.path, -1, grp.getgrnam(paths.API_GROUP).gr_gid)
         except (KeyError, PermissionError):
-            _log.info("%s: for this user only (no group %s)", self.path, API_GROUP)
+            _log.info("%s: for this user only (no group %s)", self.path, paths.API_GROUP)
 
     async def close(self, *, end_runs: bool) -> None:
         """Stop listening; end the runs that were asked for, or leave them."""

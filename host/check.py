@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from kvgpu.host import paths
-from kvgpu.host.api_server import API_GROUP
 from kvgpu.host.client import ApiClient
 from kvgpu.host.errors import KvgpuError
 from kvgpu.host.inventory import find_nvidia_libcuda
@@ -249,7 +248,7 @@ def check_permissions(runtime_dir: Path) -> Finding:
         "permissions",
         "failed",
         f"{path} is closed to this user",
-        f"sudo adduser {getpass.getuser()} {API_GROUP}, then log in again; or use sudo",
+        f"sudo adduser {getpass.getuser()} {paths.API_GROUP}, then log in again; or use sudo",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from kvgpu.host.errors import ConfigError
 
 RUNTIME_DIR = Path("/run/kvgpu")
+API_GROUP = "kvgpu"  # may use the socket there without being root
 CONFIG_FILE = Path("/etc/kvgpu/host.toml")
 LIBEXEC_DIR = Path("/usr/libexec/kvgpu")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
