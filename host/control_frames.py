@@ -20,7 +20,7 @@ from kvgpu.host.errors import ProtocolError
 from kvgpu.host.frame_body import Body
 
 PROTOCOL_MAJOR = 0
-PROTOCOL_MINOR = 3
+PROTOCOL_MINOR = 4
 FEATURE_DOORBELL = 1 << 2  # the client wakes its worker itself
 FEATURE_DEVICE_QUERIES = 1 << 3  # DEVICE_QUERY is answered
 FEATURES = 2 | FEATURE_DOORBELL | FEATURE_DEVICE_QUERIES  # 2: REFUSED_CALL records
@@ -266,13 +266,23 @@ class Resolve(Body):
 
 @dataclass(frozen=True, slots=True)
 class Resolved(Body):
-    """What a worker has shared; kvgpud passes it on, with its descriptor, unread."""
+    """What a worker has shared; kvgpud passes it on, with its descriptor."""
 
     TYPE: ClassVar[int] = 29
     LAYOUT: ClassVar[struct.Struct] = struct.Struct("<II64s")
     kind: int
     reserved: int
     content: bytes
+    HOST_MEMORY: ClassVar[int] = 6
+
+    @property
+    def is_host_memory(self) -> bool:
+        return self.kind == self.HOST_MEMORY
+
+    @property
+    def region_offset(self) -> int:
+        """Of the extent that is shared, if it is one."""
+        return int.from_bytes(self.content[:8], "little")
 
     @classmethod
     def nothing(cls) -> Resolved:

@@ -259,6 +259,18 @@ class Session:
         self.state = "ending"
         self.gone.set()
 
+    def hold_extent(self, other: Session, offset: int) -> bool:
+        """Keep an extent of `other` for as long as this session has it; False: it cannot."""
+        found = other._extents.get(offset)
+        streams = self.is_byte_stream or other.is_byte_stream  # where each has a region of its own
+        if found is None or streams or self.region is not other.region:
+            return False
+        if offset not in self._extents:
+            self.region.hold_extent(offset)
+            self._extents[offset] = (found[0], 0)
+            self._save_or_end()
+        return True
+
     def info(self) -> SessionInfo:
         return SessionInfo(
             session=self.number,

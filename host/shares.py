@@ -2,7 +2,8 @@
 """What one session has shared, for another session of the same owner (PROTOCOL.md §4.1).
 
 Keeps nothing: a token names the session that has made it, whose worker answers for it. Neither the
-tokens nor what the workers say is trusted; what comes from one owner never goes to another.
+tokens nor what the workers say is trusted; what comes from one owner never goes to another. Host
+memory is an extent of the region, which the other session holds, too, from then on.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class Shares:
         asked = self._pending.get(frame.id)
         if asked and asked.exporter is exporter:
             del self._pending[frame.id]
-            _answer(asked.importer, asked.request, frame.body, frame.fds)
+            body = frame.body
+            if body.is_host_memory and not asked.importer.hold_extent(exporter, body.region_offset):
+                body = Resolved.nothing()
+            _answer(asked.importer, asked.request, body, frame.fds)
 
     def forget(self, gone: Session) -> None:
         """A session is over: nobody waits for its answers."""

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,7 @@ class Region:
         self._ranges = RangeAllocator(ALIGN_BYTES, size_bytes)
         self._freer = RangeFreer(fd, self._ranges, str(uuid))
         self._pinned_left_bytes = pinned_bytes
+        self._holders: Counter[int] = Counter()  # sessions that have an extent, by its offset
         _write_superblock(fd, size_bytes, uuid)
         if kept is not None:
             self._free_all_but(kept)
@@ -214,8 +216,14 @@ class Region:
         self._ranges.take(offset, BLOCK_BYTES)
 
     def take_extent(self, offset: int, size_bytes: int) -> None:
-        self._ranges.take(offset, size_bytes)
-        self._pinned_left_bytes -= size_bytes
+        if not self._holders[offset]:
+            self._ranges.take(offset, size_bytes)
+            self._pinned_left_bytes -= size_bytes
+        self.hold_extent(offset)
+
+    def hold_extent(self, offset: int) -> None:
+        """One more session has the extent: it is free when all have given it back."""
+        self._holders[offset] += 1
 
     def allocate_block(self) -> int | None:
         """Return the offset of a zeroed block for a session, or None if there is no room."""
@@ -229,6 +237,7 @@ class Region:
         found = self._ranges.allocate(size_bytes, from_top=True)
         if found:
             self._pinned_left_bytes -= found[1]
+            self.hold_extent(found[0])
         return found
 
     async def when_freed(self, allocate: Callable[[], _Found | None]) -> _Found | None:
@@ -239,8 +248,12 @@ class Region:
     def free_block(self, offset: int) -> None:
         self._freer.free([offset])
 
-    def free_extents(self, offsets: Iterable[int]) -> None:
-        self._freer.free(offsets, self._regain)
+    def free_extents(self, offsets: Collection[int]) -> None:
+        unused = [offset for offset in offsets if self._holders[offset] <= 1]
+        self._freer.free(unused, self._regain)
+        for offset in offsets:
+            self._holders[offset] -= 1
+        self._holders = +self._holders
 
     def _regain(self, size_bytes: int) -> None:
         self._pinned_left_bytes += size_bytes

@@ -39,7 +39,10 @@ bool look_up(uint64_t address, Pointed* p) {
   p->range_base = reservation->base;
   p->range_bytes = reservation->size_bytes;
   const Physical& physical = *p->mapping->physical;
-  p->device = driver.device(physical.properties.location.id);
+  const CUmemLocation& location = physical.properties.location;
+  const bool is_on_device = location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (!is_on_device) p->kind = MemoryKind::HOST;
+  p->device = driver.device(is_on_device ? location.id : 0);
   p->mapped_base = p->mapping->base;
   p->mapped_bytes = p->mapping->size_bytes;
   p->buffer_id = p->mapping->id;
@@ -51,7 +54,7 @@ bool look_up(uint64_t address, Pointed* p) {
 CUmemAccess_flags access_flags(const Pointed& p, uint64_t address) {
   const Context* context = current_context();
   const Device& device = context ? context->device : *p.device;
-  if (p.kind != MemoryKind::VIRTUAL)
+  if (!p.mapping)
     return context && !current_context()->visible_memory()->find(address)
                ? CU_MEM_ACCESS_FLAGS_PROT_NONE
                : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -3,6 +3,7 @@
 // which other processes get physical memory.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "api.h"
@@ -12,21 +13,36 @@ using namespace software_gpu;
 namespace {
 
 constexpr uint64_t GRANULE_BYTES = VirtualMemory::GRANULE_BYTES;
+constexpr int HOST_ORDINAL = 99;  // of a file that is no device's memory
+
+bool is_host(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST ||
+         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
 
 VirtualMemory& virtual_memory() { return Driver::instance().virtual_memory; }
 
-/// Which device such memory is of; refuses what this implementation does not make.
+/// The host's one node is 0. Memory of no node in particular is of that one, and not for other
+/// processes, as driver 580 has it.
+CUresult check_host_properties(const CUmemAllocationProp& p) {
+  const bool is_of_node = p.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (is_of_node && p.location.id != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (is_of_node && p.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+    return CUDA_ERROR_NOT_PERMITTED;
+  const int types = is_of_node ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
+  if (p.requestedHandleTypes & ~types || p.allocFlags.compressionType ||
+      p.allocFlags.gpuDirectRDMACapable)
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+/// Which device such memory is of, null for the host's; refuses what this implementation does not
+/// make.
 CUresult check_properties(const CUmemAllocationProp& p, Device** device) {
+  *device = nullptr;
   if (p.type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  switch (p.location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-      break;
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-      return CUDA_ERROR_NOT_SUPPORTED;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (is_host(p.location)) return check_host_properties(p);
+  if (p.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (p.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.allocFlags.usage ||
       p.allocFlags.gpuDirectRDMACapable)
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -65,7 +81,14 @@ void set_access(Device& device, const std::shared_ptr<const Mapping>& mapping,
   device.memory.share(allocation);
 }
 
-CUresult check_access(const CUmemAccessDesc& description) {
+bool is_of_host(const std::shared_ptr<const Mapping>& mapping) {
+  return is_host(mapping->physical->properties.location);
+}
+
+CUresult check_access(const CUmemAccessDesc& description,
+                      const std::vector<std::shared_ptr<const Mapping>>& mappings) {
+  if (is_host(description.location))
+    return std::ranges::all_of(mappings, is_of_host) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   if (description.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (!Driver::instance().device(description.location.id)) return CUDA_ERROR_INVALID_VALUE;
   const auto flags = description.flags;
@@ -84,6 +107,22 @@ CUresult software_gpu::export_descriptor(const SharedFile& file, void* shareable
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+/// In no device's account.
+CUresult create_on_host(CUmemGenericAllocationHandle* handle, size_t n_bytes,
+                        CUmemAllocationProp properties) {
+  auto backing = exportable(HOST_ORDINAL, n_bytes);
+  if (!backing) return CUDA_ERROR_OUT_OF_MEMORY;
+  properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  Memory& account = Driver::instance().device(0)->memory;
+  *handle = virtual_memory().retain(
+      std::make_shared<Physical>(account, properties, std::move(backing), false));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 SOFTWARE_GPU_API cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* p,
                                                CUmemAllocationGranularity_flags option) {
   RETURN_IF_FAILED(enter_without_context());
@@ -92,7 +131,8 @@ SOFTWARE_GPU_API cuMemGetAllocationGranularity(size_t* granularity, const CUmemA
       (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
     return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(check_properties(*p, &device));
+  if (p->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    RETURN_IF_FAILED(check_properties(*p, &device));
   *granularity = GRANULE_BYTES;
   return CUDA_SUCCESS;
 }
@@ -119,6 +159,7 @@ SOFTWARE_GPU_API cuMemCreate(CUmemGenericAllocationHandle* handle, size_t n_byte
   Device* device;
   RETURN_IF_FAILED(check_properties(*p, &device));
   if (n_bytes == 0 || n_bytes % GRANULE_BYTES != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!device) return create_on_host(handle, n_bytes, *p);
   Memory& memory = device->memory;
   if (!memory.charge(n_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto backing =
@@ -162,21 +203,31 @@ SOFTWARE_GPU_API cuMemSetAccess(CUdeviceptr pointer, size_t n_bytes,
                                 const CUmemAccessDesc* descriptions, size_t n) {
   RETURN_IF_FAILED(enter_without_context());
   if (!descriptions || n == 0) return CUDA_ERROR_INVALID_VALUE;
-  for (size_t i = 0; i < n; ++i) RETURN_IF_FAILED(check_access(descriptions[i]));
   const auto mappings = virtual_memory().mappings_of(pointer, n_bytes);
+  for (size_t i = 0; i < n; ++i) RETURN_IF_FAILED(check_access(descriptions[i], mappings));
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < n; ++i)
     for (const auto& mapping : mappings)
-      set_access(*Driver::instance().device(descriptions[i].location.id), mapping,
-                 descriptions[i].flags);
+      if (is_host(descriptions[i].location))
+        mapping->host_access = descriptions[i].flags;
+      else
+        set_access(*Driver::instance().device(descriptions[i].location.id), mapping,
+                   descriptions[i].flags);
   return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
                                 CUdeviceptr pointer) {
   RETURN_IF_FAILED(enter_without_context());
-  if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_DEVICE;
+  if (is_host(*location)) {
+    const auto mapping = virtual_memory().mapping_of(pointer);
+    if (!mapping) return CUDA_ERROR_INVALID_VALUE;
+    *flags = mapping->host_access;
+    return CUDA_SUCCESS;
+  }
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   const Device* device = Driver::instance().device(location->id);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!virtual_memory().mapping_of(pointer)) return CUDA_ERROR_INVALID_VALUE;
@@ -222,7 +273,8 @@ SOFTWARE_GPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
   if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   auto file = SharedFile::open(descriptor_of(shareable), SharedFile::Use::ALLOCATION);
   if (!file) return CUDA_ERROR_UNKNOWN;
-  Device* const device = Driver::instance().device(file->ordinal());
+  const bool is_on_host = file->ordinal() == HOST_ORDINAL;
+  Device* const device = Driver::instance().device(is_on_host ? 0 : file->ordinal());
   if (!device) return CUDA_ERROR_NOT_SUPPORTED;
   auto physical = virtual_memory().made_of(file->id());
   if (!physical) {
@@ -230,6 +282,7 @@ SOFTWARE_GPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = type;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};
+    if (is_on_host) properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
     const uint64_t n_bytes = file->size_bytes();
     physical = std::make_shared<Physical>(
         device->memory, properties,

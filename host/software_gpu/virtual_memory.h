@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,7 +17,7 @@ namespace software_gpu {
 
 struct Mapping;
 
-/// What cuMemCreate makes: memory of a device. A handle is its address.
+/// What cuMemCreate makes: memory of a device, or of the host. A handle is its address.
 struct Physical {
   Physical(Memory& account_, const CUmemAllocationProp& properties_,
            std::shared_ptr<const Backing> backing_, bool is_charged_)
@@ -71,6 +72,8 @@ struct Mapping {
   const std::shared_ptr<const Physical> physical;
   const uint64_t base, size_bytes;
   const uint64_t id = next_buffer_id();
+  // What the host may do with memory of its own; its pages are there all the same.
+  mutable std::atomic<CUmemAccess_flags> host_access{CU_MEM_ACCESS_FLAGS_PROT_NONE};
 };
 
 /// All of the process. Thread-safe.

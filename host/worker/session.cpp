@@ -215,6 +215,24 @@ CUresult Session::add_extent(uint64_t region_off, uint64_t len_bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult Session::add_registered(uint64_t address, uint64_t len_bytes) {
+  const CUresult entered = enter_registered();
+  const std::lock_guard lock(extents_mutex_);
+  if (registered_) {  // else with the first context
+    if (entered != CUDA_SUCCESS) return entered;
+    if (const CUresult bad = register_range(address, len_bytes)) return bad;
+  }
+  extents_[address] = len_bytes;
+  return CUDA_SUCCESS;
+}
+
+void Session::remove_registered(uint64_t address) {
+  const bool entered = enter_registered() == CUDA_SUCCESS;
+  const std::lock_guard lock(extents_mutex_);
+  extents_.erase(address);
+  if (entered) (void)driver->cuMemHostUnregister(reinterpret_cast<void*>(address));
+}
+
 bool Session::is_session_memory(uint64_t address, uint64_t len_bytes) const {
   const std::lock_guard lock(extents_mutex_);
   return covers(extents_, address, len_bytes);
@@ -296,6 +314,15 @@ std::vector<std::pair<uint64_t, uint64_t>> Session::take_mappings(uint64_t addre
     at = device_ranges_.erase(at);
   }
   return taken;
+}
+
+bool Session::overlaps_mapping(uint64_t address, uint64_t bytes) const {
+  const std::lock_guard lock(device_ranges_mutex_);
+  const auto after = device_ranges_.lower_bound(address);
+  if (after != device_ranges_.end() && after->first - address < bytes) return true;
+  if (after == device_ranges_.begin()) return false;
+  const auto& [begin, range] = *std::prev(after);
+  return address - begin < range.bytes;
 }
 
 bool Session::is_guest_memory(uint64_t address, uint64_t len_bytes) const {

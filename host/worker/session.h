@@ -2,8 +2,8 @@
 // One guest process's session: what the reader, the executors and the handlers share.
 //
 // Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked
-// up. Locks: none is held while another is taken. During a driver call only a Watch,
-// creation_mutex_ and those of the extents are held.
+// up. Locks: none is held while another is taken, but for those of host memory. During a driver
+// call only those, a Watch, creation_mutex_ and those of the extents are held.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@
 #include "event_ring.h"
 #include "executor.h"
 #include "handles.h"
+#include "host_memory.h"
 #include "images.h"
 #include "kvgpu/layout.h"
 #include "links.h"
@@ -80,6 +81,7 @@ class Session {
   Links links;
   Images images;
   VirtualMemory virtual_memory;
+  HostMemory host_memory{this};
   DeviceResources device_resources;
   Conditions conditions;
   Activity activity;
@@ -124,6 +126,9 @@ class Session {
   [[nodiscard]] CUresult retire_context(const Context& context, wire::Handle handle,
                                         const Arrays& arrays);
   [[nodiscard]] CUresult add_extent(uint64_t region_off, uint64_t len_bytes);
+  // Session memory at another address than its own, which is mapped there.
+  [[nodiscard]] CUresult add_registered(uint64_t address, uint64_t len_bytes);
+  void remove_registered(uint64_t address);
 
   // Device memory that the guest owns: an address that goes to the driver as a copy's source or
   // destination lies in here, or is session memory. The worker's own memory has addresses, too.
@@ -141,6 +146,8 @@ class Session {
   void add_mapping(uint64_t address, uint64_t bytes);
   // Those that lie in [address, address + bytes), with their sizes; they are forgotten.
   std::vector<std::pair<uint64_t, uint64_t>> take_mappings(uint64_t address, uint64_t bytes);
+  // Is any part of [address, address + bytes) one of them?
+  [[nodiscard]] bool overlaps_mapping(uint64_t address, uint64_t bytes) const;
   [[nodiscard]] bool is_guest_memory(uint64_t address, uint64_t len_bytes) const;
   // How much there is of it on each device; of a graph's memory nobody knows whether it is there.
   std::vector<uint64_t> device_bytes() const;

@@ -43,10 +43,12 @@ Share Shares::get(const wire::Token& token) const {
   return {share.kind, share.content, share.descriptor.duplicate()};
 }
 
-void Shares::remove(const wire::Token& token) {
+Share Shares::remove(const wire::Token& token) {
   const std::lock_guard lock(mutex_);
-  const auto gone = entries_.extract(key_of(token));
-  if (!gone.empty()) by_object_.erase({gone.mapped().share.kind, gone.mapped().object});
+  auto gone = entries_.extract(key_of(token));
+  if (gone.empty()) return {};
+  by_object_.erase({gone.mapped().share.kind, gone.mapped().object});
+  return std::move(gone.mapped().share);
 }
 
 void Shares::remove(ShareKind kind, uint64_t object) {

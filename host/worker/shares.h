@@ -15,7 +15,7 @@
 
 namespace kvgpu::worker {
 
-enum class ShareKind : uint32_t { NONE, PHYSICAL, POOL, POINTER, MEMORY, EVENT };
+enum class ShareKind : uint32_t { NONE, PHYSICAL, POOL, POINTER, MEMORY, EVENT, HOST_MEMORY };
 
 struct Share {
   ShareKind kind = ShareKind::NONE;
@@ -33,7 +33,7 @@ class Shares {
   [[nodiscard]] std::optional<wire::Token> find(ShareKind kind, uint64_t object) const;
   // With a descriptor of its own. Kind NONE: there is no such thing.
   [[nodiscard]] Share get(const wire::Token& token) const;
-  void remove(const wire::Token& token);
+  Share remove(const wire::Token& token);  // kind NONE: there is no such thing
   void remove(ShareKind kind, uint64_t object);
   bool is_own(const wire::Token& token) const { return token.session == session_id_; }
 

@@ -11,22 +11,30 @@
 #include <optional>
 #include <unordered_map>
 
+#include "kvgpu/memory_calls.h"
+
 namespace kvgpu::worker {
+
+struct Physical {
+  CUmemGenericAllocationHandle raw = 0;
+  wire::HostPhysical host{};  // 0 bytes: memory of the driver's
+  bool is_host() const { return host.bytes != 0; }
+};
 
 class VirtualMemory {
  public:
   // False: the number is in use, or there are too many; a breach of the protocol.
-  [[nodiscard]] bool add(uint64_t memory, CUmemGenericAllocationHandle raw) {
+  [[nodiscard]] bool add(uint64_t memory, const Physical& physical) {
     const std::lock_guard lock(mutex_);
-    return physical_.size() < MAX_OBJECTS && physical_.emplace(memory, raw).second;
+    return physical_.size() < MAX_OBJECTS && physical_.emplace(memory, physical).second;
   }
-  [[nodiscard]] std::optional<CUmemGenericAllocationHandle> find(uint64_t memory) const {
+  [[nodiscard]] std::optional<Physical> find(uint64_t memory) const {
     const std::lock_guard lock(mutex_);
     const auto found = physical_.find(memory);
     if (found == physical_.end()) return std::nullopt;
     return found->second;
   }
-  [[nodiscard]] std::optional<CUmemGenericAllocationHandle> take(uint64_t memory) {
+  [[nodiscard]] std::optional<Physical> take(uint64_t memory) {
     const std::lock_guard lock(mutex_);
     const auto taken = physical_.extract(memory);
     if (taken.empty()) return std::nullopt;
@@ -53,7 +61,7 @@ class VirtualMemory {
  private:
   static constexpr size_t MAX_OBJECTS = 1 << 20;
   mutable std::mutex mutex_;
-  std::unordered_map<uint64_t, CUmemGenericAllocationHandle> physical_;
+  std::unordered_map<uint64_t, Physical> physical_;
   std::map<uint64_t, uint64_t> reservations_;  // address -> bytes
 };
 

@@ -294,6 +294,28 @@ def test_range_whose_pages_cannot_be_freed_is_not_given_out_again(
     run(body)
 
 
+def test_extent_of_two_sessions_is_freed_by_the_last() -> None:
+    async def body() -> None:
+        region = Region.create_memfd(uuid4(), 256 * MIB, 64 * MIB)
+        extent = region.allocate_extent(64 * MIB)
+        assert extent is not None
+        region.hold_extent(extent[0])
+        region.free_extents([extent[0]])
+        await all_freed(region)
+        assert region.allocate_extent(1) is None
+        region.free_extents([extent[0]])
+        assert await region.when_freed(lambda: region.allocate_extent(64 * MIB)) == extent
+        region.close()
+        again = Region.create_memfd(uuid4(), 256 * MIB, 64 * MIB)
+        again.take_extent(*extent)  # by two sessions that outlived a kvgpud
+        again.take_extent(*extent)
+        again.free_extents([extent[0]])
+        assert again.allocate_extent(1) is None
+        again.close()
+
+    run(body)
+
+
 def test_pinned_memory_is_limited_and_comes_back() -> None:
     async def body() -> None:
         region = Region.create_memfd(uuid4(), 256 * MIB, 64 * MIB)

@@ -27,6 +27,12 @@ class FakeSession:
     def __init__(self, scope: str) -> None:
         self.scope = scope
         self.worker = FakeWorker()
+        self.extents: set[int] = set()
+
+    def hold_extent(self, other: FakeSession, offset: int) -> bool:
+        if offset in other.extents:
+            self.extents.add(offset)
+        return offset in other.extents
 
 
 def make(*scopes: str) -> tuple[Shares, list[Any]]:
@@ -49,6 +55,19 @@ def test_answer_comes_back_with_its_descriptor() -> None:
     assert other.worker.sent == [(7, FOUND, 1)]
     shares.answer(one, Frame(FOUND, number))  # nobody asks any more
     assert len(other.worker.sent) == 1
+
+
+def test_host_memory_is_held_by_who_is_told_of_it() -> None:
+    shares, (one, other) = make("vm", "vm")
+    one.extents.add(4096)
+    for offset in (4096, 8192):
+        shares.ask(other, offset, token_of(0))
+        content = offset.to_bytes(8, "little").ljust(64, b"\0")
+        found = Resolved(Resolved.HOST_MEMORY, 0, content)
+        shares.answer(one, Frame(found, one.worker.sent[-1][0]))
+        answer = found if offset == 4096 else Resolved.nothing()  # what it has not it cannot give
+        assert other.worker.sent[-1] == (offset, answer, 0)
+    assert other.extents == {4096}
 
 
 def test_other_owners_are_not_asked() -> None:

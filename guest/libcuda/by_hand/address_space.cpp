@@ -128,4 +128,9 @@ bool map_region_at(uint64_t address, int fd, uint64_t heap, uint64_t len_bytes) 
               MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(heap - window)) != MAP_FAILED;
 }
 
+void hide_region_at(uint64_t address, uint64_t len_bytes) {
+  constexpr int FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  (void)mmap(reinterpret_cast<void*>(address), len_bytes, PROT_NONE, FLAGS, -1, 0);
+}
+
 }  // namespace kvgpu::guest

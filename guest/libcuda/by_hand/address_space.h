@@ -23,5 +23,7 @@ bool map_region(int fd, uint64_t region_off, uint64_t len_bytes);
 
 // Maps what lies at session address `heap` a second time, over whatever is at `address`.
 bool map_region_at(uint64_t address, int fd, uint64_t heap, uint64_t len_bytes);
+// Keeps the addresses of such a mapping free again.
+void hide_region_at(uint64_t address, uint64_t len_bytes);
 
 }  // namespace kvgpu::guest

@@ -158,7 +158,8 @@ CUresult mem_host_register_v2(void* p, size_t bytesize, unsigned int Flags) {
   MemoryRange range{address, bytesize, MemoryKind::REGISTERED, &call.context_object(), Flags};
   const std::lock_guard lock(registrations_mutex());
   const auto known = memory_map().find(address);
-  if (known && known->kind == MemoryKind::MANAGED) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_mapping = known && known->is_mapping();
+  if (is_mapping || (known && known->kind == MemoryKind::MANAGED)) return CUDA_ERROR_INVALID_VALUE;
   if (memory_map().overlaps(address, bytesize)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (const CUresult bad = place_registered(&range)) return bad;
   memory_map().add(range);
@@ -181,6 +182,7 @@ CUresult mem_host_unregister(void* p) {
   const Call call(CaptureRule::FORBIDDEN, known ? known->context : nullptr);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const auto range = memory_map().remove(address, MemoryKind::REGISTERED);
+  if (known && known->is_mapping()) return CUDA_ERROR_INVALID_VALUE;
   if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   (void)memory_map().remove(range->gpu_begin, MemoryKind::ALIAS);
   return finish_and_give_back(*range);

@@ -98,17 +98,36 @@ uint64_t MemoryMap::device_bytes(int device) const {
   return sum;
 }
 
-void MemoryMap::set_access(uint64_t address, uint64_t bytes, int device, CUmemAccess_flags flags) {
-  const std::unique_lock lock(mutex_);
-  const uint32_t bit = 1u << device;
+std::vector<MemoryRange> MemoryMap::mappings_in(uint64_t address, uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  std::vector<MemoryRange> found;
   for (auto at = ranges_.lower_bound(address); at != ranges_.end() && at->first - address < bytes;
        ++at) {
-    if (at->second.kind != MemoryKind::VIRTUAL) continue;
+    if (at->second.is_mapping()) found.push_back(at->second);
+  }
+  return found;
+}
+
+void MemoryMap::set_access(uint64_t address, uint64_t bytes, const CUmemAccessDesc& access) {
+  const std::unique_lock lock(mutex_);
+  const CUmemAccess_flags flags = access.flags;
+  const bool is_of_device = access.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const uint32_t bit = is_of_device ? 1u << access.location.id : 0;
+  for (auto at = ranges_.lower_bound(address); at != ranges_.end() && at->first - address < bytes;
+       ++at) {
+    if (!at->second.is_mapping()) continue;
     MemoryRange& range = at->second;
+    if (!is_of_device) {
+      range.host_access = flags;
+      continue;
+    }
     const bool reads = flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
     const bool writes = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     range.readable = (range.readable & ~bit) | (reads ? bit : 0);
     range.writable = (range.writable & ~bit) | (writes ? bit : 0);
+    if (range.kind != MemoryKind::VIRTUAL_HOST) continue;
+    range.reached_begin = range.gpu_begin = range.begin;
+    range.reached_bytes = range.readable == 0 ? 0 : range.bytes;
   }
 }
 
@@ -117,7 +136,7 @@ std::vector<MemoryRange> MemoryMap::take_mappings(uint64_t address, uint64_t byt
   std::vector<MemoryRange> taken;
   auto at = ranges_.lower_bound(address);
   while (at != ranges_.end() && at->first - address < bytes) {
-    if (at->second.kind != MemoryKind::VIRTUAL) {
+    if (!at->second.is_mapping()) {
       ++at;
       continue;
     }
@@ -164,7 +183,7 @@ std::vector<MemoryRange> MemoryMap::take_context(const Context& context) {
   std::vector<MemoryRange> taken;
   std::erase_if(ranges_, [&](const auto& item) {
     // Mappings belong to no context.
-    if (item.second.context != &context || item.second.kind == MemoryKind::VIRTUAL) return false;
+    if (item.second.context != &context || item.second.is_mapping()) return false;
     taken.push_back(item.second);
     return true;
   });

@@ -22,7 +22,8 @@ enum class MemoryKind {
   MANAGED,  // of cuMemAllocManaged, or a module's variable
   PINNED,   // of cuMemHostAlloc
   REGISTERED,
-  ALIAS,  // where the GPU, and this process a second time, sees what REGISTERED moved
+  VIRTUAL_HOST,  // of cuMemMap: host memory
+  ALIAS,         // where the GPU, and this process a second time, sees what REGISTERED moved
 };
 
 struct MemoryRange {
@@ -38,9 +39,10 @@ struct MemoryRange {
   bool is_imported = false;   // another process's: it is in its account
   unsigned n_opened = 1;      // OPENED
   uint32_t handle_types = 0;  // CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
-  // VIRTUAL: what is mapped, and the devices (a bit each) that have been given access.
+  // Of cuMemMap: what is mapped, and the devices (a bit each) that have been given access.
   uint64_t physical = 0;
   uint32_t readable = 0, writable = 0;
+  CUmemAccess_flags host_access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   // Host memory: the part that the GPU reaches, and where; the rest goes through the slab. Of an
   // ALIAS: the program's own addresses.
   uint64_t reached_begin = 0;
@@ -48,6 +50,9 @@ struct MemoryRange {
   uint64_t gpu_begin = 0;
 
   bool is_host() const { return kind >= MemoryKind::PINNED; }
+  bool is_mapping() const {
+    return kind == MemoryKind::VIRTUAL || kind == MemoryKind::VIRTUAL_HOST;
+  }
   // Where the GPU finds all of [address, address + bytes), which lies in here; 0: nowhere.
   uint64_t gpu_address(uint64_t address, uint64_t n_bytes) const {
     if (!is_host() || kind == MemoryKind::ALIAS) return address;
@@ -79,7 +84,8 @@ class MemoryMap {
   // Only where `address` is the beginning of a range of this kind.
   std::optional<MemoryRange> remove(uint64_t address, MemoryKind kind);
   // Of mappings in [address, address + bytes).
-  void set_access(uint64_t address, uint64_t bytes, int device, CUmemAccess_flags flags);
+  std::vector<MemoryRange> mappings_in(uint64_t address, uint64_t bytes) const;
+  void set_access(uint64_t address, uint64_t bytes, const CUmemAccessDesc& access);
   std::vector<MemoryRange> take_mappings(uint64_t address, uint64_t bytes);
   // Of OPENED memory that begins there. False: there is none.
   bool open_again(uint64_t address);

@@ -15,7 +15,7 @@ namespace {
 // Of device memory, which the driver knows by the same address.
 CUresult ask_driver(uint64_t* value, CUpointer_attribute attribute, const MemoryRange& range,
                     uint64_t address) {
-  const bool is_of_context = range.kind != MemoryKind::VIRTUAL;
+  const bool is_of_context = !range.is_mapping();
   const Call call(CaptureRule::ALLOWED, is_of_context ? range.context : nullptr,
                   is_of_context ? ContextRule::NEEDED : ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
@@ -28,8 +28,7 @@ CUresult ask_driver(uint64_t* value, CUpointer_attribute attribute, const Memory
 
 // A pool is its device's, and so is what is mapped; a managed variable is all devices'.
 bool is_of_no_context(const MemoryRange& range) {
-  return range.kind == MemoryKind::POOL || range.kind == MemoryKind::GRAPH ||
-         range.kind == MemoryKind::VIRTUAL ||
+  return range.kind == MemoryKind::POOL || range.kind == MemoryKind::GRAPH || range.is_mapping() ||
          (range.kind == MemoryKind::MANAGED && range.module != 0);
 }
 
@@ -87,6 +86,9 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (!range.is_host() && range.kind != MemoryKind::MANAGED) return CUDA_ERROR_INVALID_VALUE;
+      if (range.is_mapping() && range.host_access == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       return put(alias ? range.reached_begin + (address - range.begin) : address);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       return static_cast<CUresult>(refuse_part("CU_POINTER_ATTRIBUTE_P2P_TOKENS"));
@@ -115,6 +117,7 @@ CUresult read_attribute(uint64_t* value, CUpointer_attribute attribute, const Me
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put(range.handle_types);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      if (range.kind == MemoryKind::VIRTUAL_HOST && range.readable == 0) return put(0);
       if (range.is_host()) return put(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
       return ask_driver(value, attribute, range, address);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:

@@ -76,12 +76,16 @@ CUresult mem_import_from_shareable_handle(CUmemGenericAllocationHandle* handle, 
   VirtualMemory& memory = VirtualMemory::get();
   const std::lock_guard lock(memory.mutex);
   const wire::PhysicalImport body{memory.new_name(), *token};
-  wire::PhysicalProperties out;
+  wire::PhysicalImported out;
   const CUresult bad = call.sync(wire::Op::cuMemImportFromShareableHandle, body, &out);
   if (bad != CUDA_SUCCESS) return bad;
-  Physical physical{{}, 0, 1, 0};
-  physical.properties.type = static_cast<CUmemAllocationType>(out.type);
-  physical.properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, out.device};
+  Physical physical{{}, 0, 1, 0, out.host};
+  physical.properties.type = static_cast<CUmemAllocationType>(out.properties.type);
+  physical.properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, out.properties.device};
+  if (physical.is_host()) {
+    const auto type = static_cast<CUmemLocationType>(out.host.location_type);
+    physical.properties.location = {type, out.host.node};
+  }
   memory.add(body.memory, physical);  // it is not this process's to pass on: no handle types
   *handle = body.memory;
   return CUDA_SUCCESS;

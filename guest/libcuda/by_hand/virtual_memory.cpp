@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Virtual memory management. Where addresses are reserved the driver says; the same ones are kept
-// free here. Host memory that kernels and the program share cannot be made so: the program would
-// not see it.
+// free here. Host memory that kernels and the program share is of the region: where it is mapped,
+// the worker maps it, too.
 #include "virtual_memory.h"
 
 #include <algorithm>
+#include <span>
 
 #include "address_space.h"
 #include "call.h"
@@ -14,6 +15,7 @@
 #include "memory_map.h"
 #include "refuse.h"
 #include "shared.h"
+#include "virtual_host.h"
 
 namespace kvgpu::guest {
 
@@ -36,7 +38,8 @@ void VirtualMemory::forget_if_unused(CUmemGenericAllocationHandle name) {
 uint64_t VirtualMemory::bytes(int device) const {
   uint64_t sum = 0;
   for (const auto& [name, physical] : all_) {
-    if (physical.properties.location.id == device) sum += physical.bytes;
+    const bool is_of_device = !physical.is_host() && physical.properties.location.id == device;
+    if (is_of_device) sum += physical.bytes;
   }
   return sum;
 }
@@ -51,23 +54,9 @@ namespace {
 
 Call call_without_context() { return Call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL); }
 
-CUresult check_location(const CUmemLocation& location, const char* refused) {
-  switch (location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-      return CUDA_SUCCESS;
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-      return static_cast<CUresult>(refuse_part(refused));
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
-// In the form that crosses.
-CUresult describe(const CUmemAllocationProp& from, const char* refused,
-                  wire::PhysicalProperties* to) {
-  if (const CUresult bad = check_location(from.location, refused)) return bad;
+// In the form that crosses: of memory on a device.
+CUresult describe(const CUmemAllocationProp& from, wire::PhysicalProperties* to) {
+  if (from.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   constexpr unsigned SERVED_TYPES = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if ((from.requestedHandleTypes & ~SERVED_TYPES) != 0) {
     return static_cast<CUresult>(refuse_part("cuMemCreate for handles that are no descriptors"));
@@ -133,9 +122,9 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t size,
   const Call call = call_without_context();
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (handle == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (is_on_host(prop->location)) return create_on_host(call, handle, size, *prop, flags);
   wire::PhysicalCreate body{0, size, flags, {}};
-  const CUresult bad = describe(*prop, "cuMemCreate of host memory", &body.properties);
-  if (bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = describe(*prop, &body.properties)) return bad;
   revoke_closed();
   const Allowance allowance(prop->location.id, size);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
@@ -177,7 +166,7 @@ CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void
   const std::lock_guard lock(memory.mutex);
   const auto address = reinterpret_cast<uint64_t>(addr);
   const auto range = memory_map().find(address);
-  if (!range || range->kind != MemoryKind::VIRTUAL) return CUDA_ERROR_INVALID_VALUE;
+  if (!range || !range->is_mapping()) return CUDA_ERROR_INVALID_VALUE;
   Physical& physical = memory.mapped(range->physical);
   if (physical.n_references == 0) {
     const wire::PhysicalRetain body{range->physical, address};
@@ -200,9 +189,14 @@ CUresult mem_map(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloca
   const wire::PhysicalMap body{handle, ptr, size, offset, flags};
   const CUresult result = call.sync(wire::Op::cuMemMap, body);
   if (result != CUDA_SUCCESS) return result;
+  if (physical->is_host() && !show_host_memory(ptr, size, physical->host)) {
+    (void)call.sync(wire::Op::cuMemUnmap, wire::AddressRange{ptr, size});
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   ++physical->n_mappings;
-  DeviceState* const device = Session::get().find_device(physical->properties.location.id);
-  MemoryRange range{ptr, size, MemoryKind::VIRTUAL,
+  DeviceState* const device =
+      physical->is_host() ? nullptr : Session::get().find_device(physical->properties.location.id);
+  MemoryRange range{ptr, size, physical->is_host() ? MemoryKind::VIRTUAL_HOST : MemoryKind::VIRTUAL,
                     device != nullptr ? device->primary : Session::get().devices()[0].primary};
   range.handle_types = static_cast<uint32_t>(physical->properties.requestedHandleTypes);
   range.physical = handle;
@@ -219,6 +213,7 @@ CUresult mem_unmap(CUdeviceptr ptr, size_t size) {
   VirtualMemory& memory = VirtualMemory::get();
   const std::lock_guard lock(memory.mutex);
   for (const MemoryRange& range : memory_map().take_mappings(ptr, size)) {
+    if (range.kind == MemoryKind::VIRTUAL_HOST) hide_region_at(range.begin, range.bytes);
     --memory.mapped(range.physical).n_mappings;
     memory.forget_if_unused(range.physical);
   }
@@ -231,18 +226,26 @@ CUresult mem_set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
   if (desc == nullptr || count == 0 || count > wire::MAX_DEVICE_ACCESSES) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  std::vector<wire::DeviceAccess> accesses;
-  for (size_t i = 0; i < count; ++i) {
-    const CUresult bad = check_location(desc[i].location, "cuMemSetAccess of the host");
-    if (bad != CUDA_SUCCESS) return bad;
-    accesses.push_back({desc[i].location.id, static_cast<uint32_t>(desc[i].flags)});
+  const std::span accesses(desc, count);
+  std::vector<wire::DeviceAccess> of_devices;
+  for (const CUmemAccessDesc& access : accesses) {
+    if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      of_devices.push_back({access.location.id, static_cast<uint32_t>(access.flags)});
+    } else if (const CUresult bad = check_host_access(ptr, size, access)) {
+      return bad;
+    }
   }
-  const Part list{accesses.data(), static_cast<uint32_t>(count * sizeof accesses[0])};
-  const wire::SetAccess body{ptr, size, count};
-  const CUresult result = call.sync(wire::Op::cuMemSetAccess, body, list);
-  if (result != CUDA_SUCCESS) return result;
-  for (size_t i = 0; i < count; ++i) {
-    memory_map().set_access(ptr, size, desc[i].location.id, desc[i].flags);
+  if (!of_devices.empty()) {
+    const auto bytes = static_cast<uint32_t>(of_devices.size() * sizeof of_devices[0]);
+    const wire::SetAccess body{ptr, size, of_devices.size()};
+    const CUresult bad = call.sync(wire::Op::cuMemSetAccess, body, Part{of_devices.data(), bytes});
+    if (bad != CUDA_SUCCESS) return bad;
+  }
+  for (const CUmemAccessDesc& access : accesses) {
+    if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      if (const CUresult bad = set_host_access(ptr, size, access.flags)) return bad;
+    }
+    memory_map().set_access(ptr, size, access);
   }
   return CUDA_SUCCESS;
 }
@@ -251,8 +254,16 @@ CUresult mem_get_access(unsigned long long* flags, const CUmemLocation* location
   const Call call = call_without_context();
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult bad = check_location(*location, "cuMemGetAccess of the host");
-  if (bad != CUDA_SUCCESS) return bad;
+  if (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_DEVICE;
+  const auto range = memory_map().find(ptr);
+  if (range && range->kind == MemoryKind::VIRTUAL_HOST) {
+    return access_of_host_memory(flags, *location, *range);
+  }
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (!is_on_host(*location) || !range || !range->is_mapping()) return CUDA_ERROR_INVALID_VALUE;
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;  // to a device's memory
+    return CUDA_SUCCESS;
+  }
   wire::Value64 out;
   const wire::GetAccess body{ptr, location->id, 0};
   const CUresult result = call.sync(wire::Op::cuMemGetAccess, body, &out);
@@ -277,10 +288,12 @@ CUresult mem_get_allocation_granularity(size_t* granularity, const CUmemAllocati
   const Call call = call_without_context();
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (granularity == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {  // driver 580: whatever it may be
+    *granularity = EXTENT_ALIGN_BYTES;
+    return CUDA_SUCCESS;
+  }
   wire::Granularity body{{}, static_cast<uint64_t>(option)};
-  const CUresult bad =
-      describe(*prop, "cuMemGetAllocationGranularity of host memory", &body.properties);
-  if (bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = describe(*prop, &body.properties)) return bad;
   wire::Value64 out;
   const CUresult result = call.sync(wire::Op::cuMemGetAllocationGranularity, body, &out);
   if (result == CUDA_SUCCESS) *granularity = out.value;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "cuda_api.h"
+#include "kvgpu/memory_calls.h"
 
 namespace kvgpu::guest {
 
@@ -16,6 +17,8 @@ struct Physical {
   uint64_t bytes;  // 0: another process's
   unsigned n_references = 0;
   unsigned n_mappings = 0;
+  wire::HostPhysical host{};  // 0 bytes: memory on a device
+  bool is_host() const { return host.bytes != 0; }
 };
 
 class VirtualMemory {

@@ -18,12 +18,15 @@ const RefusedName REFUSED_NAMES[91] = {
     {"cuCoredumpSetAttribute", "core dumps of the GPU would be written on the host"},
     {"cuCoredumpSetAttributeGlobal", "core dumps of the GPU would be written on the host"},
     {"cuDestroyExternalMemory",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuDestroyExternalSemaphore",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuDeviceGetLuid", "answers CUDA_ERROR_NOT_SUPPORTED natively, too (Linux, driver 580)"},
     {"cuDeviceGetNvSciSyncAttributes",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuEGLApiInit", "graphics interop: a VM has no display of the GPU's"},
     {"cuEGLStreamConsumerAcquireFrame", "graphics interop: a VM has no display of the GPU's"},
     {"cuEGLStreamConsumerConnect", "graphics interop: a VM has no display of the GPU's"},
@@ -36,9 +39,11 @@ const RefusedName REFUSED_NAMES[91] = {
     {"cuEGLStreamProducerReturnFrame", "graphics interop: a VM has no display of the GPU's"},
     {"cuEventCreateFromEGLSync", "graphics interop: a VM has no display of the GPU's"},
     {"cuExternalMemoryGetMappedBuffer",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuExternalMemoryGetMappedMipmappedArray",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGLCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLGetDevices", "graphics interop: a VM has no display of the GPU's"},
@@ -56,21 +61,29 @@ const RefusedName REFUSED_NAMES[91] = {
     {"cuGLUnmapBufferObjectAsync", "graphics interop: a VM has no display of the GPU's"},
     {"cuGLUnregisterBufferObject", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphAddExternalSemaphoresSignalNode",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphAddExternalSemaphoresWaitNode",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphExecExternalSemaphoresSignalNodeSetParams",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphExecExternalSemaphoresWaitNodeSetParams",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphExternalSemaphoresSignalNodeGetParams",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphExternalSemaphoresSignalNodeSetParams",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphExternalSemaphoresWaitNodeGetParams",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphExternalSemaphoresWaitNodeSetParams",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuGraphicsEGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsGLRegisterBuffer", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsGLRegisterImage", "graphics interop: a VM has no display of the GPU's"},
@@ -90,9 +103,11 @@ const RefusedName REFUSED_NAMES[91] = {
     {"cuGraphicsVDPAURegisterOutputSurface", "graphics interop: a VM has no display of the GPU's"},
     {"cuGraphicsVDPAURegisterVideoSurface", "graphics interop: a VM has no display of the GPU's"},
     {"cuImportExternalMemory",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuImportExternalSemaphore",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuMemBatchDecompressAsync",
      "engines that decompress are not served; CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK is "
      "0, as on an H200"},
@@ -101,8 +116,14 @@ const RefusedName REFUSED_NAMES[91] = {
      "0, as on an H200"},
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
-    {"cuMemMapArrayAsync", "arrays whose memory is mapped later are not served"},
-    {"cuMemMapArrayAsync_ptsz", "arrays whose memory is mapped later are not served"},
+    {"cuMemMapArrayAsync",
+     "arrays whose memory is mapped later are not served; "
+     "CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED and "
+     "CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED are 0"},
+    {"cuMemMapArrayAsync_ptsz",
+     "arrays whose memory is mapped later are not served; "
+     "CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED and "
+     "CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED are 0"},
     {"cuMulticastAddDevice",
      "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuMulticastBindAddr",
@@ -117,17 +138,21 @@ const RefusedName REFUSED_NAMES[91] = {
      "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuProfilerInitialize", "answers CUDA_ERROR_NOT_SUPPORTED natively, too (Linux, driver 580)"},
     {"cuSignalExternalSemaphoresAsync",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuSignalExternalSemaphoresAsync_ptsz",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuVDPAUCtxCreate", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUCtxCreate_v2", "graphics interop: a VM has no display of the GPU's"},
     {"cuVDPAUGetDevice", "graphics interop: a VM has no display of the GPU's"},
     {"cuWGLGetDevice", "graphics interop: a VM has no display of the GPU's"},
     {"cuWaitExternalSemaphoresAsync",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
     {"cuWaitExternalSemaphoresAsync_ptsz",
-     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM"},
+     "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
+     "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
 };
 const int N_REFUSED_NAMES = 91;
 std::atomic<uint64_t> refused_calls[91];

@@ -23,6 +23,7 @@ CUresult graph_functions(Session& session, const Task& task, ReplyWriter& reply)
 CUresult graph_node_params(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_query(Session& session, const Task& task, ReplyWriter& reply);
 CUresult revoke(Session& session, const Task& task, ReplyWriter& reply);
+CUresult host_physical(Session& session, const Task& task, ReplyWriter& reply);
 CUresult link_read(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_get_exec_affinity_support(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_get_host_atomic_capabilities(Session& session, const Task& task,

@@ -39,6 +39,7 @@ constexpr Row ROWS[] = {
      {"GRAPH_NODE_PARAMS", Route::EXECUTE, false, &graph_node_params, {}}},
     {wire::Op::EVENT_QUERY, {"EVENT_QUERY", Route::EXECUTE, false, &event_query, {}}},
     {wire::Op::REVOKE, {"REVOKE", Route::EXECUTE, false, &revoke, {}}},
+    {wire::Op::HOST_PHYSICAL, {"HOST_PHYSICAL", Route::BLOCK, false, &host_physical, {}}},
     {wire::Op::LINK_READ, {"LINK_READ", Route::EXECUTE, false, &link_read, {}}},
     {wire::Op::cuDeviceGetExecAffinitySupport,
      {"cuDeviceGetExecAffinitySupport",

@@ -29,7 +29,13 @@ CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
   const uint32_t version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
   reply.put(wire::HelloReply{version, control::FEATURES & body.features, driver_version,
                              static_cast<uint32_t>(devices.size())});
-  for (const wire::DeviceInfo& device : devices) reply.put(device);
+  for (wire::DeviceInfo& device : devices) {
+    if (session.config.wake_fd >= 0) {  // HostMemory::create() refuses
+      device.attributes[CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
+      device.attributes[CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
+    }
+    reply.put(device);
+  }
   return CUDA_SUCCESS;
 }
 

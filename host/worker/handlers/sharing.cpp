@@ -86,16 +86,33 @@ int device_by_uuid(const DriverTable& driver, const std::byte* uuid) {
   return -1;
 }
 
+// Whoever imports it holds the extent, too, by kvgpud's word.
+CUresult give_host_memory(Session& session, const wire::HostPhysical& host, ReplyWriter& reply) {
+  Share share{ShareKind::HOST_MEMORY, {}, {}};
+  std::memcpy(share.content.data(), &host, sizeof host);
+  if (const CUresult bad = session.host_memory.hold(host)) return bad;
+  const CUresult result = give(session, std::move(share), 0, reply);
+  if (result != CUDA_SUCCESS) session.host_memory.drop(host);
+  return result;
+}
+
+wire::HostPhysical host_memory_in(const Share& share) {
+  wire::HostPhysical host;
+  std::memcpy(&host, share.content.data(), sizeof host);
+  return host;
+}
+
 }  // namespace
 
 CUresult mem_export_to_shareable_handle(Session& session, const Task& task, ReplyWriter& reply) {
   wire::PhysicalExport body;
   if (!task.read(&body)) session.violation(task);
-  const auto raw = session.virtual_memory.find(body.memory);
-  if (!raw) return CUDA_ERROR_INVALID_VALUE;
+  const auto physical = session.virtual_memory.find(body.memory);
+  if (!physical) return CUDA_ERROR_INVALID_VALUE;
+  if (physical->is_host()) return give_host_memory(session, physical->host, reply);
   int fd = -1;
   const CUresult bad = session.driver->cuMemExportToShareableHandle(
-      &fd, *raw, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, body.flags);
+      &fd, physical->raw, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, body.flags);
   if (bad != CUDA_SUCCESS) return bad;
   return give(session, {ShareKind::PHYSICAL, {}, Descriptor(fd)}, 0, reply);
 }
@@ -103,8 +120,17 @@ CUresult mem_export_to_shareable_handle(Session& session, const Task& task, Repl
 CUresult mem_import_from_shareable_handle(Session& session, const Task& task, ReplyWriter& reply) {
   wire::PhysicalImport body;
   if (!task.read(&body)) session.violation(task);
+  const std::lock_guard lock(session.host_memory.importing);
   const Share share = session.control->resolve(body.token);
   if (share.kind == ShareKind::NONE) return NO_SUCH_DESCRIPTOR;
+  if (share.kind == ShareKind::HOST_MEMORY) {
+    if (session.guest_minor < 4) return CUDA_ERROR_NOT_SUPPORTED;  // it expects a device's
+    const wire::HostPhysical host = host_memory_in(share);
+    if (const CUresult bad = session.host_memory.hold(host)) return bad;
+    if (!session.virtual_memory.add(body.memory, {.host = host})) session.violation(task);
+    reply.put(wire::PhysicalImported{{CU_MEM_ALLOCATION_TYPE_PINNED, 0, 0, 0, 0, 0}, host});
+    return CUDA_SUCCESS;
+  }
   if (share.kind != ShareKind::PHYSICAL) return CUDA_ERROR_NOT_SUPPORTED;
   const DriverTable& driver = *session.driver;
   CUmemGenericAllocationHandle raw = 0;
@@ -118,7 +144,7 @@ CUresult mem_import_from_shareable_handle(Session& session, const Task& task, Re
     (void)driver.cuMemRelease(raw);
     return result;
   }
-  if (!session.virtual_memory.add(body.memory, raw)) session.violation(task);
+  if (!session.virtual_memory.add(body.memory, {.raw = raw})) session.violation(task);
   reply.put(wire::PhysicalProperties{static_cast<uint32_t>(properties.type),
                                      static_cast<uint32_t>(properties.requestedHandleTypes),
                                      properties.location.id, properties.allocFlags.usage,
@@ -251,7 +277,8 @@ CUresult ipc_open_event_handle(Session& session, const Task& task, ReplyWriter&)
 CUresult revoke(Session& session, const Task& task, ReplyWriter&) {
   wire::Revoke body;
   if (!task.read(&body)) session.violation(task);
-  session.control->shares.remove(body.token);
+  const Share share = session.control->shares.remove(body.token);
+  if (share.kind == ShareKind::HOST_MEMORY) session.host_memory.drop(host_memory_in(share));
   return CUDA_SUCCESS;
 }
 

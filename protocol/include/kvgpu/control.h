@@ -17,13 +17,12 @@ inline constexpr uint32_t FEATURE_DOORBELL = 4;
 // DEVICE_QUERY is answered: what NVML shows of a device, without a session.
 inline constexpr uint32_t FEATURE_DEVICE_QUERIES = 8;
 #ifdef KVGPU_PROTOCOL_OLDER  // what the version before this one had
-inline constexpr uint16_t PROTOCOL_MINOR = 2;
-inline constexpr uint32_t FEATURES = FEATURE_REFUSED_CALLS | FEATURE_DOORBELL;
-#else
 inline constexpr uint16_t PROTOCOL_MINOR = 3;
+#else
+inline constexpr uint16_t PROTOCOL_MINOR = 4;
+#endif
 inline constexpr uint32_t FEATURES =
     FEATURE_REFUSED_CALLS | FEATURE_DOORBELL | FEATURE_DEVICE_QUERIES;
-#endif
 // In OPEN, OPENED and the host page: guest and host share no memory (PROTOCOL.md §7).
 inline constexpr uint32_t FEATURE_BYTE_STREAM = 1u << 8;
 

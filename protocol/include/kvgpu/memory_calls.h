@@ -37,6 +37,18 @@ struct PhysicalCreate {
   uint64_t flags;
   PhysicalProperties properties;
 };
+struct HostPhysicalCreate {  // HOST_PHYSICAL: host memory of cuMemCreate; the reply: HostPhysical
+  uint64_t memory;
+  uint64_t bytes;
+  uint32_t location_type;
+  int32_t node;
+};
+struct HostPhysical {  // where it lies in the region; both sides map it where it is mapped
+  uint64_t region_off;
+  uint64_t bytes;
+  uint32_t location_type;
+  int32_t node;
+};
 struct PhysicalRef {  // cuMemRelease
   uint64_t memory;
 };
@@ -83,9 +95,13 @@ struct PhysicalExport {  // the reply, as of all that follows and gives somethin
   uint64_t memory;
   uint64_t flags;
 };
-struct PhysicalImport {  // the reply: PhysicalProperties
+struct PhysicalImport {  // the reply: PhysicalImported
   uint64_t memory;
   Token token;
+};
+struct PhysicalImported {
+  PhysicalProperties properties;
+  HostPhysical host;  // 0 bytes: memory on a device
 };
 struct PoolExport {
   Handle pool;

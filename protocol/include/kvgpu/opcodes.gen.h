@@ -249,6 +249,7 @@ enum class Op : uint16_t {
   cuDeviceGetHostAtomicCapabilities = 550,
   cuFlushGPUDirectRDMAWrites = 580,
   FLOOR_PLAN = 660,
+  HOST_PHYSICAL = 760,
 };
 
 // The minor version of the protocol that brought the record.
@@ -437,6 +438,8 @@ constexpr uint16_t minor_of(Op op) {
     case Op::cuFlushGPUDirectRDMAWrites:
     case Op::FLOOR_PLAN:
       return 3;
+    case Op::HOST_PHYSICAL:
+      return 4;
     default:
       return 1;
   }
