@@ -130,6 +130,8 @@ def ways() -> dict[str, Any]:
     (count,) = pynvml.nvmlDeviceGetFieldValues(device, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
     said: dict[str, Any] = {
         "links": [link(device, number) for number in range(pynvml.NVML_NVLINK_MAX_LINKS)],
+        "processors": list(ask(pynvml.nvmlDeviceGetCpuAffinity, device, 16)),
+        "nodes": list(ask(pynvml.nvmlDeviceGetMemoryAffinity, device, 1, 0)),
         "n_links": count.value.uiVal if count.nvmlReturn == 0 else {"error": count.nvmlReturn},
     }
     for other in others[:1]:

@@ -129,6 +129,12 @@ def test_links_and_ways_between_the_slices_own_devices() -> None:
     assert ways["n_links"] == 4
     assert (ways["p2p"], ways["ancestor"]) == ([0, 0, 0, 0, 1], 40)
     assert len(none) == 14
+    online = Path("/sys/devices/system/cpu/online").read_text().strip()
+    n_processors = int(online.rpartition("-")[2]) + 1
+    assert (
+        sum(word << 64 * i for i, word in enumerate(ways["processors"])) == (1 << n_processors) - 1
+    )
+    assert ways["nodes"] == [1]
     for link in (*none, *alone["links"]):  # a device alone has nobody to reach
         assert all(answer == {"error": NOT_SUPPORTED} for answer in link.values()), link
 

@@ -87,9 +87,6 @@ nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t, nvmlComputeIns
 nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device) {
   return refuse(device, NVML_ERROR_NO_PERMISSION);
 }
-nvmlReturn_t nvmlDeviceClearCpuAffinity(nvmlDevice_t device) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
 nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, nvmlEccCounterType_t) {
   return refuse(device, NVML_ERROR_NO_PERMISSION);
 }
@@ -194,13 +191,6 @@ nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, n
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetCoolerInfo(nvmlDevice_t device, nvmlCoolerInfo_t*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int, unsigned long*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int, unsigned long*,
-                                                 nvmlAffinityScope_t) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetCreatableVgpus(nvmlDevice_t device, unsigned int*, nvmlVgpuTypeId_t*) {
@@ -384,10 +374,6 @@ nvmlReturn_t nvmlDeviceGetMemClkMinMaxVfOffset(nvmlDevice_t device, int*, int*) 
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetMemClkVfOffset(nvmlDevice_t device, int*) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
-}
-nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int, unsigned long*,
-                                         nvmlAffinityScope_t) {
   return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t,
@@ -671,9 +657,6 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t) {
 }
 nvmlReturn_t nvmlDeviceSetConfComputeUnprotectedMemSize(nvmlDevice_t device, unsigned long long) {
   return refuse(device, NVML_ERROR_NO_PERMISSION);
-}
-nvmlReturn_t nvmlDeviceSetCpuAffinity(nvmlDevice_t device) {
-  return refuse(device, NVML_ERROR_NOT_SUPPORTED);
 }
 nvmlReturn_t nvmlDeviceSetDefaultAutoBoostedClocksEnabled(nvmlDevice_t device, nvmlEnableState_t,
                                                           unsigned int) {
