@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events, and waiting for them.
+#include <set>
+
 #include "api.h"
 #include "shared_event.h"
 
@@ -18,17 +20,53 @@ Operation software_gpu::stamp(const std::shared_ptr<Event::Record>& record,
 
 namespace {
 
+/// Handles of events that were destroyed: driver 580 takes their context for gone.
+class Ended {
+ public:
+  void add(CUevent handle) {
+    std::lock_guard lock(mutex_);
+    handles_.insert(handle);
+  }
+  bool has(CUevent handle) {
+    std::lock_guard lock(mutex_);
+    return handles_.contains(handle);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<CUevent> handles_;
+};
+Ended& ended() {
+  static Ended instance;
+  return instance;
+}
+
 CUresult find_event(CUevent handle, std::shared_ptr<Event>* event) {
   *event = Driver::instance().events.find(handle);
-  return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (*event) return CUDA_SUCCESS;
+  return ended().has(handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/// An event says itself in which context it is: none need be current.
+CUresult enter_with(CUevent handle, Context** context, std::shared_ptr<Event>* event) {
+  RETURN_IF_FAILED(current_context() ? enter(context) : enter_without_context());
+  RETURN_IF_FAILED(find_event(handle, event));
+  *context = &(*event)->context;
+  return CUDA_SUCCESS;
 }
 
 CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
   Context* context;
-  RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Event> event;
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_event(handle, &event));
+  const bool is_default =
+      !stream_handle || stream_handle == CU_STREAM_LEGACY || stream_handle == CU_STREAM_PER_THREAD;
+  if (is_default) {
+    RETURN_IF_FAILED(enter(&context));
+    RETURN_IF_FAILED(find_event(handle, &event));
+  } else {
+    RETURN_IF_FAILED(enter_with(handle, &context, &event));
+  }
   RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
   if (flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
   if (&event->context != context) return CUDA_ERROR_INVALID_HANDLE;
@@ -79,11 +117,10 @@ CUresult join_capture(Stream& stream, Event& event) {
 
 CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
   Context* context;
-  RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Event> events[2];
   std::shared_ptr<Event::Record> records[2];
-  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
-  RETURN_IF_FAILED(find_event(start, &events[0]));
+  if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;  // as driver 580
+  RETURN_IF_FAILED(enter_with(start, &context, &events[0]));
   RETURN_IF_FAILED(find_event(end, &events[1]));
   for (int i = 0; i < 2; ++i) {
     if (events[i]->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
@@ -122,10 +159,9 @@ SOFTWARE_GPU_API cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned
 
 SOFTWARE_GPU_API cuEventQuery(CUevent handle) {
   Context* context;
-  RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Event> event;
   std::shared_ptr<Event::Record> last;
-  RETURN_IF_FAILED(find_event(handle, &event));
+  RETURN_IF_FAILED(enter_with(handle, &context, &event));
   RETURN_IF_FAILED(last_record(*context, *event, &last));
   RETURN_IF_FAILED(check_capture_safe(*context));
   if (last && !last->point.reached()) return CUDA_ERROR_NOT_READY;
@@ -136,10 +172,9 @@ SOFTWARE_GPU_API cuEventQuery(CUevent handle) {
 
 SOFTWARE_GPU_API cuEventSynchronize(CUevent handle) {
   Context* context;
-  RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Event> event;
   std::shared_ptr<Event::Record> last;
-  RETURN_IF_FAILED(find_event(handle, &event));
+  RETURN_IF_FAILED(enter_with(handle, &context, &event));
   RETURN_IF_FAILED(last_record(*context, *event, &last));
   RETURN_IF_FAILED(check_capture_safe(*context));
   if (last) last->point.wait();
@@ -149,8 +184,11 @@ SOFTWARE_GPU_API cuEventSynchronize(CUevent handle) {
 
 SOFTWARE_GPU_API cuEventDestroy_v2(CUevent handle) {
   Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  return Driver::instance().events.take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Event> event;
+  RETURN_IF_FAILED(enter_with(handle, &context, &event));
+  if (!Driver::instance().events.take(handle)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  ended().add(handle);
+  return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {

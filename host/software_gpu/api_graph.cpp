@@ -38,6 +38,7 @@ CUresult give(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to
               CUgraphEdgeData* data, size_t* n) {
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   const bool wanted = from || to || data;
+  if (wanted && *n == 0) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   if (wanted && !data &&
       !std::ranges::all_of(edges, [](const Edge& e) { return is_plain(e.data); }))
     return CUDA_ERROR_LOSSY_QUERY;

@@ -402,7 +402,14 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
     ("cuGraphDebugDotPrint", "path"): lambda _: b"/dev/null",
     ("cuGraphExecChildGraphNodeSetParams", "hGraphExec"): lambda s: s.plain_exec(),
     **{
-        (f"cuGraphNodeGetDependencies{form}", "numDependencies"): lambda s: s.buffer
+        (f"cuGraph{what}{form}", name): lambda _: struct.pack("<Q", 8)
+        for what, name in (
+            ("GetNodes", "numNodes"),
+            ("GetRootNodes", "numRootNodes"),
+            ("GetEdges", "numEdges"),
+            ("NodeGetDependencies", "numDependencies"),
+            ("NodeGetDependentNodes", "numDependentNodes"),
+        )
         for form in ("", "_v2")
     },
     **{

@@ -107,7 +107,7 @@ CUresult mipmapped_array_create(CUmipmappedArray* pHandle,
 CUresult array_destroy(CUarray hArray) {
   const Array* const array = find(hArray);
   if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const Call call(CaptureRule::FORBIDDEN);
+  const Call call(CaptureRule::FORBIDDEN, array->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (array->is_part) return CUDA_SUCCESS;  // driver 580: it goes with the whole, and not before
   const wire::cuArrayDestroy_in body{call.context(), to_wire(hArray)};
@@ -127,7 +127,7 @@ CUresult array_get_plane(CUarray* pPlaneArray, CUarray hArray, unsigned int plan
 CUresult array_3d_get_descriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
   const Array* const array = find(hArray);
   if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, array->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (pArrayDescriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::ArrayShape& shape = array->shape;
@@ -155,9 +155,9 @@ CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES*,
                                                CUmipmappedArray mipmap) {
   return tell_nothing(mipmap);
 }
-CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*,
-                                                 CUmipmappedArray mipmap, CUdevice) {
-  return tell_nothing(mipmap);
+CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUmipmappedArray,
+                                                 CUdevice) {
+  return CUDA_ERROR_INVALID_VALUE;  // as driver 580, whatever it is
 }
 
 }  // namespace kvgpu::guest

@@ -209,7 +209,7 @@ CUresult stream_begin_capture(CUstream hStream) {
 
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   if (phGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(hStream));
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult error = CUDA_SUCCESS;
   Stream* const stream = find_stream(hStream, &error);

@@ -181,11 +181,17 @@ CUresult device_primary_ctx_get_state(CUdevice dev, unsigned int* flags, int* ac
 CUresult device_primary_ctx_set_flags(CUdevice dev, unsigned int flags) {
   if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;
-  if (Context* context = primary_of(dev, &error)) context->flags = flags;
-  return error;
+  const Context* const context = primary_of(dev, &error);
+  if (context != nullptr && context->active.load(std::memory_order_acquire)) {
+    return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  }
+  return device_primary_ctx_set_flags_v2(dev, flags);
 }
 CUresult device_primary_ctx_set_flags_v2(CUdevice dev, unsigned int flags) {
-  return device_primary_ctx_set_flags(dev, flags);
+  if ((flags & ~CONTEXT_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  if (Context* context = primary_of(dev, &error)) context->flags = flags;
+  return error;
 }
 
 // ---- contexts of cuCtxCreate

@@ -19,9 +19,12 @@ inline constexpr unsigned CONTEXT_FLAGS =
 
 uint64_t next_context_id();  // of cuCtxGetId
 
-// The object behind a stream argument (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, or a handle)
-// in the current context; null and `error` where it is no stream.
+// The object behind a stream argument: null, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are in the
+// current context, a handle says itself where it is. Null and `error` where it is no stream.
 Stream* find_stream(CUstream stream, CUresult* error);
+// Where none is current, the context of a stream that has a handle: as natively, that is enough for
+// most calls. Otherwise null: the current one.
+Context* context_of(CUstream stream);
 // The same for a question about it: none while its capture is broken.
 Stream* find_unbroken(CUstream stream, CUresult* error);
 

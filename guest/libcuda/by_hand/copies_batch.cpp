@@ -65,6 +65,7 @@ CUresult copy(const Enqueue& enqueue, CUstream stream, CUmemcpySrcAccessOrder or
 
 // `failed`: the copy that was at fault; left alone where none was.
 CUresult copy_all(const Batch& batch, CUstream stream, size_t* failed) {
+  if (current_context() == nullptr) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (!is_complete(batch) || enqueue.stream().is_legacy()) return CUDA_ERROR_INVALID_VALUE;
@@ -74,7 +75,7 @@ CUresult copy_all(const Batch& batch, CUstream stream, size_t* failed) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (enqueue.capture() != nullptr) {
-    return static_cast<CUresult>(refuse_part("a batch of copies in a stream capture"));
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // as driver 580, which leaves the capture whole
   }
   for (size_t i = 0, k = 0; i < batch.count; ++i) {
     if (k + 1 < batch.n_attributes && batch.first_of[k + 1] == i) ++k;

@@ -80,13 +80,14 @@ CUresult copy(const Enqueue& enqueue, CUstream stream, const Piece& piece) {
 // All are checked before any is copied. `failed`: the one that was at fault.
 CUresult copy_all(const CUDA_MEMCPY3D_BATCH_OP* ops, size_t n, uint64_t flags, CUstream stream,
                   size_t* failed) {
+  if (current_context() == nullptr) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  if (ops == nullptr || n == 0 || flags != 0 || enqueue.stream().is_legacy()) {
+  if (ops == nullptr || n == 0 || n > SIZE_MAX / sizeof *ops || flags != 0 || enqueue.stream().is_legacy()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (enqueue.capture() != nullptr) {
-    return static_cast<CUresult>(refuse_part("a batch of copies in a stream capture"));
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // as driver 580, which leaves the capture whole
   }
   std::vector<Piece> pieces(n);
   for (*failed = 0; *failed < n; ++*failed) {

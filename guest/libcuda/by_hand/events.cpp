@@ -60,7 +60,7 @@ CUresult event_create(CUevent* phEvent, unsigned int Flags) {
 
 CUresult event_destroy_v2(CUevent hEvent) {
   Event* const event = find(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr) return missing(hEvent);
   const Call call(CaptureRule::ALLOWED, event->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::EventRef body{call.context(), event->handle};
@@ -79,7 +79,7 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Event* const event = find(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr) return missing(hEvent);
   if (event->context != enqueue.stream().context) return CUDA_ERROR_INVALID_HANDLE;
   const wire::RecordEvent body{0, 0, event->handle, flags, 0};
   if (event->is_shared()) return enqueue.submit_and_ask(wire::Op::cuEventRecord, body);
@@ -116,7 +116,7 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
 
 CUresult event_query(CUevent hEvent) {
   Event* const event = find(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr) return missing(hEvent);
   const Call call(CaptureRule::FORBIDDEN, event->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const Recorded state = state_of(*event);
@@ -128,7 +128,7 @@ CUresult event_query(CUevent hEvent) {
 
 CUresult event_synchronize(CUevent hEvent) {
   Event* const event = find(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr) return missing(hEvent);
   const Call call(CaptureRule::FORBIDDEN, event->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const Recorded state = state_of(*event);
@@ -150,11 +150,12 @@ CUresult event_elapsed_time(float* pMilliseconds, CUevent hStart, CUevent hEnd) 
 }
 
 CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // as driver 580
   Event* const events[] = {find(hStart), find(hEnd)};
+  if (events[0] == nullptr) return missing(hStart);
+  if (events[1] == nullptr) return missing(hEnd);
   for (Event* event : events) {
-    if (event == nullptr || (event->flags & CU_EVENT_DISABLE_TIMING))
-      return CUDA_ERROR_INVALID_HANDLE;
+    if (event->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
   }
   const Call call(CaptureRule::ALLOWED, events[0]->context);
   if (call.status() != CUDA_SUCCESS) return call.status();

@@ -52,9 +52,16 @@ CUresult get_name(const char** name, const Function* function) {
   return CUDA_SUCCESS;
 }
 
+// Of a function of a module; null: the current one.
+Context* context_of(const Function* function) {
+  const Module* const module =
+      function == nullptr ? nullptr : tables().modules.find(function->module);
+  return module == nullptr ? nullptr : module->context;
+}
+
 // The settings of a kernel that are one number.
 CUresult set_config(wire::Op op, Function* function, uint32_t config, CUdevice device) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(function), ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   return call.sync(op, wire::FunctionConfig{call.context(), function->handle, config, device});
@@ -98,7 +105,7 @@ CUresult kernel_get_function(CUfunction* pFunc, CUkernel kernel) {
 }
 
 CUresult func_get_module(CUmodule* hmod, CUfunction hfunc) {
-  if (hmod == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (hmod == nullptr || hfunc == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Function* const function = find(hfunc);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const Module* const module = tables().modules.find(function->module);
@@ -125,10 +132,13 @@ CUresult func_get_name(const char** name, CUfunction hfunc) { return get_name(na
 CUresult kernel_get_name(const char** name, CUkernel hfunc) { return get_name(name, find(hfunc)); }
 CUresult func_get_param_info(CUfunction func, size_t paramIndex, size_t* paramOffset,
                              size_t* paramSize) {
+  if (func == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return get_param_info(find(func), paramIndex, paramOffset, paramSize);
 }
 CUresult kernel_get_param_info(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
                                size_t* paramSize) {
+  if (kernel == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const Call call(CaptureRule::ALLOWED); call.status() != CUDA_SUCCESS) return call.status();
   return get_param_info(find(kernel), paramIndex, paramOffset, paramSize);
 }
 
@@ -153,7 +163,7 @@ CUresult kernel_set_cache_config(CUkernel kernel, CUfunc_cache config, CUdevice 
 }
 
 CUresult func_load(CUfunction function) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(find(function)));
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (find(function) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   return call.sync(wire::Op::cuFuncLoad, wire::FunctionRef{call.context(), to_wire(function)});

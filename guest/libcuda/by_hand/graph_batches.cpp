@@ -11,7 +11,7 @@
 namespace kvgpu::guest {
 
 CUresult NodeBody::batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
-  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (p == nullptr || p->paramArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = enter(p->ctx)) return bad;
   if (const CUresult bad = check_batch(p->paramArray, p->count, p->flags)) return bad;
   put(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, wire::BatchNode{0, p->count, p->flags});

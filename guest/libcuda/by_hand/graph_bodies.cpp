@@ -41,7 +41,7 @@ CUresult NodeBody::empty() { return CUDA_SUCCESS; }
 
 CUresult NodeBody::kernel(const CUDA_KERNEL_NODE_PARAMS& p) {
   Function* const function = p.func != nullptr ? find(p.func) : find(p.kern);
-  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (p.func == nullptr) {
     if (const CUresult bad = enter(p.ctx)) return bad;
   }

@@ -41,9 +41,12 @@ struct Out {
 // CUDA 13.0 cuda.h: up to *n entries; those beyond what there is become null.
 CUresult give(wire::Handle object, GraphListOf what, const Out& out) {
   if (out.n == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // As driver 580: an array without room is no question for the count.
+  const bool has_array = out.from != nullptr || out.to != nullptr || out.data != nullptr;
+  if (has_array && *out.n == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<GraphEdge> edges;
   if (const CUresult bad = list(object, what, &edges)) return bad;
-  if (out.from == nullptr && out.to == nullptr && out.data == nullptr) {
+  if (!has_array) {
     *out.n = edges.size();
     return CUDA_SUCCESS;
   }

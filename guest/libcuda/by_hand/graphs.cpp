@@ -27,6 +27,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
+  if (call.context() == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult bad = unsafe_call_allowed()) return bad;
   Graph* const graph = find(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -233,11 +234,10 @@ CUresult graph_exec_get_flags(CUgraphExec hGraphExec, cuuint64_t* flags) {
 
 CUresult graph_exec_update(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out,
                            CUgraphExecUpdateResult* updateResult_out) {
-  if (updateResult_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUgraphExecUpdateResultInfo info{};
   info.result = CU_GRAPH_EXEC_UPDATE_ERROR;
   const CUresult result = graph_exec_update_v2(hGraphExec, hGraph, &info);
-  *updateResult_out = info.result;
+  if (updateResult_out != nullptr) *updateResult_out = info.result;
   if (hErrorNode_out != nullptr) *hErrorNode_out = info.errorNode;
   return result;
 }

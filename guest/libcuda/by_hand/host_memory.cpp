@@ -189,6 +189,8 @@ CUresult mem_host_unregister(void* p) {
 }
 
 CUresult mem_host_get_device_pointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   if (pdptr == nullptr || p == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto address = reinterpret_cast<uint64_t>(p);
   const auto range = memory_map().find(address);

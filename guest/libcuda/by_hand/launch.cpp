@@ -204,6 +204,10 @@ CUresult launch_cooperative_kernel_multi_device(CUDA_LAUNCH_PARAMS* launchParams
   const bool is_default =
       p.hStream == nullptr || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD;
   if (is_default) return CUDA_ERROR_INVALID_HANDLE;
+  if (Stream* const stream = tables().streams.find(to_wire(p.hStream));
+      stream != nullptr && stream->capture.load() != nullptr) {
+    return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
   return launch_cooperative_kernel(p.function, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX,
                                    p.blockDimY, p.blockDimZ, p.sharedMemBytes, p.hStream,
                                    p.kernelParams);

@@ -12,11 +12,22 @@ namespace kvgpu::guest {
 
 namespace {
 
-CUresult check(CUlinkState state, const Call& call, Link** link) {
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  *link = tables().links.find(to_wire(state));
-  return *link == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-}
+// Links belong to the context that was current when they began.
+class LinkCall : public Call {
+ public:
+  explicit LinkCall(CUlinkState state) : LinkCall(tables().links.find(to_wire(state))) {}
+  CUresult status() const {
+    return Call::status() == CUDA_SUCCESS && link_ == nullptr ? CUDA_ERROR_INVALID_HANDLE
+                                                              : Call::status();
+  }
+  Link& link() const { return *link_; }
+
+ private:
+  explicit LinkCall(Link* link)
+      : Call(CaptureRule::ALLOWED, link == nullptr ? nullptr : link->context), link_(link) {}
+
+  Link* link_;
+};
 
 CUresult read_cubin(const Call& call, const Link& link, std::string* cubin, uint64_t bytes) {
   cubin->resize(bytes);
@@ -47,6 +58,7 @@ CUresult link_create_v2(unsigned int numOptions, CUjit_option* options, void** o
   Link* const link = tables().links.create();
   if (link == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   // CUDA 13.0 cuda.h: the values stay valid as long as the state, where output options are used.
+  link->context = &call.context_object();
   link->n_options = numOptions;
   link->values = optionValues;
   if (numOptions != 0) link->options.assign(options, options + numOptions);
@@ -101,9 +113,8 @@ CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, si
                           void** optionValues) {
   if (data == nullptr || size == 0 || type >= CU_JIT_NUM_INPUT_TYPES)
     return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
-  Link* link;
-  if (const CUresult bad = check(state, call, &link)) return bad;
+  const LinkCall call(state);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   JitOptions jit;
   if (const CUresult bad = jit.read(numOptions, options, optionValues, false)) return bad;
   wire::Handle blob;
@@ -111,10 +122,10 @@ CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, si
   if (const CUresult bad = upload(call, image, &blob)) return bad;
   const auto name_bytes = static_cast<uint32_t>(name == nullptr ? 0 : strnlen(name, 1024));
   wire::LinkAdd body{
-      call.context(), link->handle, blob, static_cast<uint32_t>(type), name_bytes, {}};
+      call.context(), call.link().handle, blob, static_cast<uint32_t>(type), name_bytes, {}};
   body.jit.n_options = jit.request().n_options;
   wire::LinkCompleted unused;
-  return ask(call, *link, wire::Op::cuLinkAddData_v2, body, jit.options(), {name, name_bytes},
+  return ask(call, call.link(), wire::Op::cuLinkAddData_v2, body, jit.options(), {name, name_bytes},
              &unused);
 }
 CUresult link_add_data(CUlinkState state, CUjitInputType type, void* data, size_t size,
@@ -139,27 +150,26 @@ CUresult link_add_file(CUlinkState state, CUjitInputType type, const char* path,
 
 CUresult link_complete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
   if (cubinOut == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
-  Link* link;
-  if (const CUresult bad = check(state, call, &link)) return bad;
+  const LinkCall call(state);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   wire::LinkCompleted completed;
-  const wire::LinkComplete body{call.context(), link->handle, {}};
-  CUresult result =
-      ask(call, *link, wire::Op::cuLinkComplete, body, {nullptr, 0}, {nullptr, 0}, &completed);
-  if (result == CUDA_SUCCESS) result = read_cubin(call, *link, &link->cubin, completed.bytes);
+  Link& link = call.link();
+  const wire::LinkComplete body{call.context(), link.handle, {}};
+  CUresult result = ask(call, call.link(), wire::Op::cuLinkComplete, body, {nullptr, 0},
+                        {nullptr, 0}, &completed);
+  if (result == CUDA_SUCCESS) result = read_cubin(call, link, &link.cubin, completed.bytes);
   if (result != CUDA_SUCCESS) return result;
-  *cubinOut = link->cubin.data();
-  if (sizeOut != nullptr) *sizeOut = link->cubin.size();
+  *cubinOut = link.cubin.data();
+  if (sizeOut != nullptr) *sizeOut = link.cubin.size();
   return CUDA_SUCCESS;
 }
 
 CUresult link_destroy(CUlinkState state) {
-  const Call call(CaptureRule::ALLOWED);
-  Link* link;
-  if (const CUresult bad = check(state, call, &link)) return bad;
-  const CUresult result =
-      call.sync(wire::Op::cuLinkDestroy, wire::LinkRef{call.context(), link->handle});
-  tables().links.remove(link->handle);
+  const LinkCall call(state);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::LinkRef body{call.context(), call.link().handle};
+  const CUresult result = call.sync(wire::Op::cuLinkDestroy, body);
+  tables().links.remove(body.link);
   return result;
 }
 

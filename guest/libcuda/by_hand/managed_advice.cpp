@@ -90,7 +90,7 @@ void follow(CUmem_advise advice, const CUmemLocation& location, Advice* kept) {
 
 CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
                 const CUmemLocation& location) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (const CUresult bad = check_managed(address, bytes)) return bad;
   if (const CUresult bad = check_advice(advice, location)) return bad;

@@ -87,6 +87,7 @@ CUresult stream_attach_mem_async(CUstream hStream, CUdeviceptr dptr, size_t leng
   if (enqueue.capture() != nullptr) {
     return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
+  if (const CUresult bad = unsafe_call_allowed()) return bad;
   const auto range = memory_map().find(dptr);
   if (!range || range->kind != MemoryKind::MANAGED || range->begin != dptr ||
       (length != 0 && length != range->bytes)) {

@@ -34,7 +34,6 @@ Allowance::Allowance(int device, uint64_t bytes) {
 }
 
 CUresult mem_get_info_v2(size_t* free, size_t* total) {
-  if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   revoke_closed();
@@ -46,8 +45,8 @@ CUresult mem_get_info_v2(size_t* free, size_t* total) {
     out.total = std::min<uint64_t>(out.total, limit_bytes);
     out.free = std::min<uint64_t>(out.free, left_bytes(call.device(), limit_bytes));
   }
-  *free = out.free;
-  *total = out.total;
+  if (free != nullptr) *free = out.free;
+  if (total != nullptr) *total = out.total;
   return CUDA_SUCCESS;
 }
 

@@ -61,7 +61,9 @@ CUresult adopt_global(const Call& call, const Module& module, const wire::Global
 
 CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* dptr,
                     size_t* bytes) {
-  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (name == nullptr || (module != nullptr && module->is_library && name[0] == '\0')) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const Call call(CaptureRule::ALLOWED, module->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
@@ -106,7 +108,7 @@ CUresult list_functions(const Call& call, wire::Op op, const Module& module,
 
 template <typename Handle>
 CUresult enumerate(Handle* handles, unsigned n, Module* module, wire::Op list, wire::Op get) {
-  if (handles == nullptr && n != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (handles == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const Call call(CaptureRule::ALLOWED, module->context,
                   module->is_library ? ContextRule::OPTIONAL : ContextRule::NEEDED);

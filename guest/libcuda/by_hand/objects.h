@@ -203,6 +203,7 @@ struct Reference {  // CUtexref and CUsurfref
 
 struct Link {  // CUlinkState
   wire::Handle handle = 0;
+  Context* context = nullptr;
   unsigned n_options = 0;
   std::vector<CUjit_option> options;
   void** values = nullptr;  // of the creator
@@ -260,6 +261,14 @@ class Table {
     if (chunk == nullptr) return nullptr;
     const Slot& slot = chunk[index % CHUNK];
     return slot.handle.load(std::memory_order_acquire) == handle ? slot.object.get() : nullptr;
+  }
+
+  // Whether a handle of ours was an object's, which has ended.
+  bool has_ended(wire::Handle handle) const {
+    if (!wire::handle_tagged(handle) || wire::handle_kind(handle) != kind_of<T>()) return false;
+    const uint32_t index = wire::handle_index(handle);
+    const std::lock_guard lock(mutex_);
+    return index != 0 && index < n_used_ && find(handle) == nullptr;
   }
 
   // The handles of all live objects.
@@ -378,6 +387,12 @@ inline Reference* find(CUtexref h) {
 inline Reference* find(CUsurfref h) {
   Reference* const reference = tables().references.find(to_wire(h));
   return reference != nullptr && reference->is_surface ? reference : nullptr;
+}
+
+// As driver 580: the context of an event that was destroyed is taken for gone.
+inline CUresult missing(CUevent h) {
+  return tables().events.has_ended(to_wire(h)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                               : CUDA_ERROR_INVALID_HANDLE;
 }
 
 template <typename CudaHandle>

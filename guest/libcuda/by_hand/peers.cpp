@@ -144,7 +144,11 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream, Wait wait) {
     return copy_box_between_devices(box, stream, wait);
   }
   const Enqueue enqueue(stream);
-  return enqueue.status() == CUDA_SUCCESS ? copy_box(enqueue, box, wait) : enqueue.status();
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  if (enqueue.capture() != nullptr) {
+    return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  return copy_box(enqueue, box, wait);
 }
 
 // The peer of an access to be changed, and what the call is about.
@@ -163,10 +167,11 @@ CUresult device_get_p2_patomic_capabilities(unsigned int* capabilities,
                                             CUdevice srcDevice, CUdevice dstDevice) {
   const Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (capabilities == nullptr || operations == nullptr || count == 0 ||
-      count > wire::MAX_ATOMIC_OPERATIONS) {
+  if (capabilities == nullptr || operations == nullptr || count == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (srcDevice == dstDevice) return CUDA_ERROR_INVALID_DEVICE;
+  if (count > wire::MAX_ATOMIC_OPERATIONS) return CUDA_ERROR_INVALID_VALUE;
   struct {
     uint32_t values[wire::MAX_ATOMIC_OPERATIONS];
   } out;

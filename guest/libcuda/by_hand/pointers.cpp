@@ -171,7 +171,9 @@ CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdevi
 
 CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute* attributes,
                                 void** data, CUdeviceptr ptr) {
-  if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (numAttributes == 0 || attributes == nullptr || data == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const auto range = memory_map().find(ptr);
   for (unsigned i = 0; i < numAttributes; ++i) {
     if (attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||

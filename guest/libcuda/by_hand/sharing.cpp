@@ -213,9 +213,10 @@ CUresult ipc_open_mem_handle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned
 CUresult ipc_close_mem_handle(CUdeviceptr dptr) {
   const auto range = memory_map().find(dptr);
   const bool is_open = range && range->begin == dptr && range->kind == MemoryKind::OPENED;
-  const Call call(CaptureRule::ALLOWED, is_open ? range->context : nullptr);
-  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (const Call here(CaptureRule::ALLOWED); here.status() != CUDA_SUCCESS) return here.status();
   if (!is_open) return CUDA_ERROR_INVALID_VALUE;
+  const Call call(CaptureRule::ALLOWED, range->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::CloseMemory body{call.context(), dptr};
   const CUresult result = call.sync(wire::Op::cuIpcCloseMemHandle, body);
   if (result == CUDA_SUCCESS) memory_map().close_once(dptr);

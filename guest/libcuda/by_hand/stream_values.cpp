@@ -34,6 +34,21 @@ CUresult value_operation(wire::Op op, CUstream stream, CUdeviceptr address, Valu
   return flags == 0 ? enqueue.submit(op, body) : enqueue.submit_and_ask(op, body);
 }
 
+// CUDA 13.0 cuda.h: the first forms work where the driver was told to have them, by an option of
+// its kernel module.
+CUresult first_form_allowed(CUstream stream) {
+  const Enqueue enqueue(stream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  const int device = enqueue.stream().context->device;
+  const auto& attributes = Session::get().devices()[static_cast<size_t>(device)].info.attributes;
+  if (attributes[CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1] != 0) return CUDA_SUCCESS;
+  if (enqueue.capture() == nullptr) {
+    const CUresult bad = unsafe_call_allowed();
+    return bad != CUDA_SUCCESS ? bad : CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
 constexpr unsigned WAIT_FLAGS =
     CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND | CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned WRITE_FLAGS = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
@@ -85,16 +100,20 @@ CUresult stream_wait_value64_v2(CUstream s, CUdeviceptr addr, cuuint64_t value, 
   return value_operation(wire::Op::cuStreamWaitValue64_v2, s, addr, value, flags, WAIT_FLAGS);
 }
 CUresult stream_write_value32(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return stream_write_value32_v2(s, addr, value, flags);
+  const CUresult bad = first_form_allowed(s);
+  return bad != CUDA_SUCCESS ? bad : stream_write_value32_v2(s, addr, value, flags);
 }
 CUresult stream_write_value64(CUstream s, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return stream_write_value64_v2(s, addr, value, flags);
+  const CUresult bad = first_form_allowed(s);
+  return bad != CUDA_SUCCESS ? bad : stream_write_value64_v2(s, addr, value, flags);
 }
 CUresult stream_wait_value32(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return stream_wait_value32_v2(s, addr, value, flags);
+  const CUresult bad = first_form_allowed(s);
+  return bad != CUDA_SUCCESS ? bad : stream_wait_value32_v2(s, addr, value, flags);
 }
 CUresult stream_wait_value64(CUstream s, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return stream_wait_value64_v2(s, addr, value, flags);
+  const CUresult bad = first_form_allowed(s);
+  return bad != CUDA_SUCCESS ? bad : stream_wait_value64_v2(s, addr, value, flags);
 }
 
 CUresult check_batch(const CUstreamBatchMemOpParams* params, unsigned n, unsigned flags) {
@@ -127,12 +146,13 @@ CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
 }
 CUresult stream_batch_mem_op(CUstream stream, unsigned int count,
                              CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return stream_batch_mem_op_v2(stream, count, paramArray, flags);
+  const CUresult bad = first_form_allowed(stream);
+  return bad != CUDA_SUCCESS ? bad : stream_batch_mem_op_v2(stream, count, paramArray, flags);
 }
 
 CUresult stream_get_attribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(hStream));
   Stream* stream;
   if (const CUresult bad = attribute_stream(hStream, call, &stream)) return bad;
   if (const CUresult bad = check_attribute(attr)) return bad;
@@ -147,7 +167,7 @@ CUresult stream_get_attribute(CUstream hStream, CUstreamAttrID attr, CUstreamAtt
 CUresult stream_set_attribute(CUstream hStream, CUstreamAttrID attr,
                               const CUstreamAttrValue* param) {
   if (param == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(hStream));
   Stream* stream;
   if (const CUresult bad = attribute_stream(hStream, call, &stream)) return bad;
   if (const CUresult bad = check_attribute(attr)) return bad;
@@ -157,7 +177,7 @@ CUresult stream_set_attribute(CUstream hStream, CUstreamAttrID attr,
 }
 
 CUresult stream_copy_attributes(CUstream dstStream, CUstream srcStream) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(dstStream));
   Stream *to, *from;
   if (const CUresult bad = attribute_stream(dstStream, call, &to)) return bad;
   if (const CUresult bad = attribute_stream(srcStream, call, &from)) return bad;

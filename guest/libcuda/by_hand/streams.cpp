@@ -56,16 +56,22 @@ Stream* per_thread_stream(Context& context, CUresult* error) {
 
 }  // namespace
 
+Context* context_of(CUstream handle) {
+  if (current_context() != nullptr) return nullptr;
+  const Stream* const stream = tables().streams.find(to_wire(handle));
+  return stream == nullptr ? nullptr : stream->context;
+}
+
 Stream* find_stream(CUstream handle, CUresult* error) {
-  Context* const context = current_context();
+  Context* context = current_context();
+  if (context == nullptr) context = context_of(handle);
   if (context == nullptr || !context->active.load(std::memory_order_acquire)) {
     *error = context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return nullptr;
   }
-  Context& itself = *current_itself();
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return itself.legacy;
-  if (handle == CU_STREAM_PER_THREAD && itself.primary == nullptr) {
-    return per_thread_stream(itself, error);
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return current_itself()->legacy;
+  if (handle == CU_STREAM_PER_THREAD && current_itself()->primary == nullptr) {
+    return per_thread_stream(*current_itself(), error);
   }
   Stream* const stream = tables().streams.find(to_wire(handle));
   if (stream == nullptr) *error = CUDA_ERROR_INVALID_HANDLE;
@@ -235,7 +241,7 @@ static CUresult wait_allowed(Stream& stream) {
 }
 
 CUresult stream_synchronize(CUstream hStream) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(hStream));
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult error = CUDA_SUCCESS;
   Stream* const stream = find_stream(hStream, &error);
@@ -250,7 +256,7 @@ CUresult stream_synchronize(CUstream hStream) {
 }
 
 CUresult stream_query(CUstream hStream) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(hStream));
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult error = CUDA_SUCCESS;
   Stream* const stream = find_stream(hStream, &error);
@@ -271,7 +277,7 @@ CUresult stream_wait_event(CUstream hStream, CUevent hEvent, unsigned int Flags)
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Event* const event = find(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr) return missing(hEvent);
   if ((Flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
   const wire::WaitEvent body{0, 0, event->handle, Flags, 0};
   if (Flags == CU_EVENT_WAIT_EXTERNAL) {  // each launch of the graph waits for it

@@ -118,7 +118,7 @@ CUresult library_unload(CUlibrary library) {
 }
 
 CUresult module_unload(CUmodule hmod) {
-  Call call(CaptureRule::FORBIDDEN);
+  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::MODULE, hmod)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuModuleUnload_in in{call.context(), to_wire(hmod)};
@@ -129,7 +129,7 @@ CUresult module_unload(CUmodule hmod) {
 
 CUresult module_get_function_count(unsigned int* count, CUmodule mod) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::FORBIDDEN);
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::MODULE, mod)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuModuleGetFunctionCount_in in{call.context(), to_wire(mod)};
@@ -142,7 +142,7 @@ CUresult module_get_function_count(unsigned int* count, CUmodule mod) {
 
 CUresult library_get_kernel_count(unsigned int* count, CUlibrary lib) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
+  Call call(CaptureRule::ALLOWED, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!is_live(wire::Kind::MODULE, lib)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuLibraryGetKernelCount_in in{call.context(), to_wire(lib)};
@@ -663,7 +663,7 @@ CUresult param_set_tex_ref(CUfunction hfunc, int texunit, CUtexref hTexRef) {
 
 CUresult flush_gpudirect_rdmawrites(CUflushGPUDirectRDMAWritesTarget target,
                                     CUflushGPUDirectRDMAWritesScope scope) {
-  Call call(CaptureRule::FORBIDDEN);
+  Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::cuFlushGPUDirectRDMAWrites_in in{call.context(), static_cast<uint64_t>(target),
                                                static_cast<uint64_t>(scope)};
