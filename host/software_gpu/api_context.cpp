@@ -294,6 +294,7 @@ SOFTWARE_GPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   RETURN_IF_FAILED(check_capture_safe(*context));
+  if (limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
   if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && (context->heap || value == 0))

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "api.h"
+#include "context_captures.h"
 
 using namespace software_gpu;
 
@@ -55,9 +56,11 @@ uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointe
 CUresult copy_sync(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t n_bytes) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_to_enqueue(*context, nullptr, &stream));
   Copy copy;
   RETURN_IF_FAILED(describe(*context, to, to_side, from, from_side, n_bytes, &copy));
-  return submit_and_wait(*context, *context->stream_of(nullptr), copy_operation(copy));
+  return submit_and_wait(*context, *stream, copy_operation(copy));
 }
 
 /// What cuGraphMemcpyNodeGetParams answers.
@@ -92,7 +95,7 @@ CUresult copy_async(uint64_t to, Side to_side, uint64_t from, Side from_side, si
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, handle, &stream));
   Copy copy;
   RETURN_IF_FAILED(describe(*context, to, to_side, from, from_side, n_bytes, &copy));
   bool capturing;
@@ -129,7 +132,7 @@ CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, handle, &stream));
   if (pointer % sizeof(T) != 0 || n > SIZE_MAX / sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
   if (n != 0 && !AllMemory(context->device).covers(pointer, n * sizeof(T), true))
     return CUDA_ERROR_INVALID_VALUE;
@@ -261,7 +264,7 @@ CUresult fill_rows(CUdeviceptr pointer, size_t pitch_bytes, T value, size_t widt
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   Operation operation;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, handle, &stream));
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   RETURN_IF_FAILED(
       make_fill_rows(*context, pointer, pitch_bytes, value, width, height, &operation));
@@ -280,7 +283,7 @@ CUresult software_gpu::copy_rows(const CUDA_MEMCPY3D& p, CUstream handle) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, handle, &stream));
   if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_SUCCESS;
   Operation operation;
   bool pageable;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "api.h"
+#include "context_captures.h"
 
 using namespace software_gpu;
 
@@ -75,6 +76,8 @@ CUresult copy_async(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUs
 CUresult copy_sync(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
+  std::shared_ptr<Stream> stream;
+  RETURN_IF_FAILED(find_to_enqueue(*context, CU_STREAM_LEGACY, &stream));
   for (const CUcontext handle : {to, from}) {
     Context* other = context_of(handle);
     if (!other) return CUDA_ERROR_INVALID_CONTEXT;
@@ -83,7 +86,7 @@ CUresult copy_sync(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from) {
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
   Operation operation;
   RETURN_IF_FAILED(make_copy(*context, copy, &operation));
-  return submit_and_wait(*context, *context->legacy, std::move(operation));
+  return submit_and_wait(*context, *stream, std::move(operation));
 }
 
 /// An operand of a batch as one side of a copy.

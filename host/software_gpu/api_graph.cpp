@@ -194,7 +194,8 @@ SOFTWARE_GPU_API cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* fr
   for (size_t i = 0; i < n; ++i) {
     GraphNode* const before = node_of(from[i]);
     GraphNode* const after = node_of(to[i]);
-    if (before == after || before->graph != graph.get() || after->graph != graph.get() ||
+    if (!before || !after || before == after || before->graph != graph.get() ||
+        after->graph != graph.get() ||
         std::ranges::find(after->after, before) != after->after.end() ||
         (data && !is_edge_valid(data[i], before->operation.type, after->operation.type)))
       return CUDA_ERROR_INVALID_VALUE;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "api.h"
+#include "context_captures.h"
 
 using namespace software_gpu;
 
@@ -140,7 +141,7 @@ SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   const auto exec = Driver::instance().graph_execs.find(handle);
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, stream_handle, &stream));
   bool capturing;
   {
     std::lock_guard lock(context->order_mutex);

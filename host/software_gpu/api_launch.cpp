@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "api.h"
+#include "context_captures.h"
 #include "engine.h"
 #include "texture_reference.h"
 
@@ -147,7 +148,7 @@ CUresult launch(CUfunction handle, Configuration configuration, CUstream stream_
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   Operation operation;
-  RETURN_IF_FAILED(find_unbroken(*context, stream_handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, stream_handle, &stream));
   configuration.n_sms = n_sms_of(stream->green);
   const CUresult made = make_launch(handle, configuration, values, extra, &operation);
   // As on driver 580 a launch that is refused ends the capture that it was for.

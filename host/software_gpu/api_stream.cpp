@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "api.h"
+#include "context_captures.h"
 
 namespace software_gpu {
 
@@ -19,6 +20,24 @@ CUresult find_unbroken(Context& context, CUstream handle, std::shared_ptr<Stream
   std::lock_guard lock(context.order_mutex);
   const bool is_broken = (*stream)->capture && (*stream)->capture->invalid;
   return is_broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+/// Work of the legacy stream would wait for blocking streams that capture. Under order_mutex.
+static CUresult end_captures_in_the_way(Context& context, const Stream& stream) {
+  CUresult result = CUDA_SUCCESS;
+  if (!stream.is_legacy) return result;
+  for (const auto& member : context.all_streams()) {
+    if (!member->capture || !member->is_blocking() || member->green != stream.green) continue;
+    member->capture->invalid = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  return result;
+}
+
+CUresult find_to_enqueue(Context& context, CUstream handle, std::shared_ptr<Stream>* stream) {
+  RETURN_IF_FAILED(find_unbroken(context, handle, stream));
+  std::lock_guard lock(context.order_mutex);
+  return end_captures_in_the_way(context, **stream);
 }
 
 CUresult refuse_question(Context& context, Stream& stream) {
@@ -78,14 +97,7 @@ CUresult refuse_capture(Context& context, Stream& stream) {
     stream.capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  if (!stream.is_legacy) return CUDA_SUCCESS;
-  for (const auto& capture : context.captures) {
-    if (capture->origin->green != stream.green || (capture->origin->flags & CU_STREAM_NON_BLOCKING))
-      continue;
-    capture->invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  }
-  return CUDA_SUCCESS;
+  return end_captures_in_the_way(context, stream);
 }
 
 /// Likewise, and potentially unsafe whatever the stream.

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "api.h"
+#include "context_captures.h"
 
 using namespace software_gpu;
 
@@ -104,7 +105,7 @@ CUresult submit(CUstream handle, unsigned n, CUstreamBatchMemOpParams* list, uns
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  RETURN_IF_FAILED(find_stream(*context, handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, handle, &stream));
   Operation operation;
   RETURN_IF_FAILED(make_batch(*context, {nullptr, n, list, flags}, &operation));
   return context->submit(*stream, std::move(operation));

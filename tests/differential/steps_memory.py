@@ -40,6 +40,8 @@ def allocate_async(p: Program) -> None:
         number = p.call("cuMemAllocFromPoolAsync", size, handle(p.choose(p.pools)), handle(stream))
     else:
         number = p.call("cuMemAllocAsync", size, handle(stream))
+    if p.captures:
+        return  # which may have forbidden it
     memory = Memory(f"dptr{number}", size, last=stream, ends="cuMemFreeAsync")
     p.call("cuMemsetD8Async", at(memory), 9, size, handle(stream))
     p.memories.append(memory)
@@ -248,7 +250,7 @@ def use_pool(p: Program) -> None:
             return
         kind, place = p.choose([(1, 1), (1, 1), (1, 1), (0, 1), (1, 99)])
         number = p.call("cuMemPoolCreate", [kind, 0, place, 0, None, 0])
-        if (kind, place) == (1, 1):
+        if (kind, place) == (1, 1) and not p.captures:
             p.pools.append(f"pool{number}")
         return
     pool = handle(p.choose(p.pools))

@@ -48,6 +48,23 @@ TEST_CASE("found: a stream whose capture is broken answers no questions") {
         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
+TEST_CASE("found: a blocking stream that has joined a capture is in the legacy stream's way") {
+  const Gpu gpu;
+  const Ints data(1);
+  const Capturing capturing;
+  CUstream joined = nullptr;
+  CUevent event = nullptr;
+  CU(cuStreamCreate(&joined, CU_STREAM_DEFAULT));
+  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CU(cuMemsetD8(data.dptr, 1, 1));
+  CU(cuEventRecord(event, capturing.stream));
+  CU(cuStreamWaitEvent(joined, event, 0));
+  CU_IS(cuMemsetD2D8(data.dptr, 0, 1, 4, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  capturing.check_broken();
+  CU(cuEventDestroy(event));
+  CU(cuStreamDestroy(joined));
+}
+
 TEST_CASE("found: a launch that is refused ends its stream's capture") {
   const Gpu gpu;
   const Ints data(1);
