@@ -9,18 +9,6 @@ using namespace software_gpu;
 
 namespace {
 
-CUresult find(CUdevice ordinal, Device** device) {
-  RETURN_IF_FAILED(enter_without_context());
-  *device = Driver::instance().device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult find(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
-  RETURN_IF_FAILED(enter_without_context());
-  *pool = Driver::instance().pools.find(handle);
-  return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 CUmemoryPool handle_of(const std::shared_ptr<MemPool>& pool) {
   return reinterpret_cast<CUmemoryPool>(pool.get());
 }
