@@ -7,6 +7,13 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# A third of the time of a whole build; clang-tidy is to see each file by itself.
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(_unity OFF)
+else()
+  set(_unity ON)
+endif()
+option(KVGPU_UNITY "Compile the files of the large targets several at a time" ${_unity})
 include(GNUInstallDirs)
 find_package(Threads REQUIRED)
 

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import typer
 
-from kvgpu.host import check as host_check
 from kvgpu.host import cli_session, cli_vm, paths, run_command
 from kvgpu.host.cli_output import (
     Json,
@@ -68,6 +67,8 @@ def run(
 @app.command()
 def check(runtime_dir: RuntimeDir = paths.RUNTIME_DIR, as_json: Json = False) -> None:
     """Look whether this host is ready for VMs; say what to do where it is not."""
+    from kvgpu.host import check as host_check
+
     if not as_json:
         console.print(f"note    {host_check.TRUST_NOTE}")
     print_findings(host_check.run_checks(runtime_dir), as_json)

@@ -8,16 +8,18 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvgpu.host.check import Finding
 from kvgpu.host.client import ApiClient
 from kvgpu.host.messages import Request
+
+if TYPE_CHECKING:
+    from kvgpu.host.check import Finding
 
 RuntimeDir = Annotated[
     Path, typer.Option(envvar="KVGPU_RUNTIME_DIR", help="Where kvgpud's socket is.")

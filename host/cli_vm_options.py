@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from kvgpu.host import check as host_check
 from kvgpu.host.errors import ConfigError
 from kvgpu.host.units import parse_size
 
@@ -58,7 +57,9 @@ def device(shmem: bool, doorbell: bool) -> domain_xml.Device:
 
 
 def choose_kvm() -> bool:
-    if host_check.has_kvm():
+    from kvgpu.host import check
+
+    if check.has_kvm():
         return True
     print(
         "kvgpu: no KVM on this host: the VM is emulated (type qemu), which is slow; "

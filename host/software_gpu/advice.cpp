@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "advice.h"
 
+#include "backing.h"
+
 namespace software_gpu {
 namespace {
-
-constexpr uint64_t PAGE_BYTES = 4096;
 
 uint64_t page_of(uint64_t address) { return address & ~(PAGE_BYTES - 1); }
 uint64_t page_after(uint64_t address) { return page_of(address + PAGE_BYTES - 1); }

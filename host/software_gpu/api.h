@@ -14,6 +14,19 @@
 
 namespace software_gpu {
 
+/// The device of a number, which needs no context.
+[[nodiscard]] inline CUresult find(CUdevice ordinal, Device** device) {
+  RETURN_IF_FAILED(enter_without_context());
+  *device = Driver::instance().device(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+[[nodiscard]] inline CUresult find(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
+  RETURN_IF_FAILED(enter_without_context());
+  *pool = Driver::instance().pools.find(handle);
+  return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+inline GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
+
 /// The stream of a handle, or null after a bad one (CUDA_ERROR_INVALID_HANDLE).
 [[nodiscard]] CUresult find_stream(Context& context, CUstream handle,
                                    std::shared_ptr<Stream>* stream);

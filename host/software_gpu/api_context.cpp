@@ -8,12 +8,6 @@ using namespace software_gpu;
 
 namespace {
 
-CUresult find(CUdevice ordinal, Device** device) {
-  RETURN_IF_FAILED(enter_without_context());
-  *device = Driver::instance().device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 /// Everything of the context goes. Under the device's mutex.
 void tear_down(Context& context) {
   Driver& driver = Driver::instance();

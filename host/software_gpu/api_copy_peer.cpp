@@ -90,12 +90,12 @@ CUresult copy_sync(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from) {
 }
 
 /// An operand of a batch as one side of a copy.
-struct Side {
+struct PeerSide {
   CUdeviceptr address;
   size_t pitch_bytes, height;
 };
 
-CUresult side_of(const CUmemcpy3DOperand& operand, const CUextent3D& extent, Side* side) {
+CUresult side_of(const CUmemcpy3DOperand& operand, const CUextent3D& extent, PeerSide* side) {
   if (operand.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
   const auto& p = operand.op.ptr;
   if (operand.type != CU_MEMCPY_OPERAND_TYPE_POINTER || p.ptr == 0 ||
@@ -108,7 +108,7 @@ CUresult side_of(const CUmemcpy3DOperand& operand, const CUextent3D& extent, Sid
 }
 
 CUresult describe(const CUDA_MEMCPY3D_BATCH_OP& op, CUDA_MEMCPY3D* copy) {
-  Side to, from;
+  PeerSide to, from;
   if (op.extent.width == 0 || op.extent.height == 0 || op.extent.depth == 0 ||
       op.srcAccessOrder < CU_MEMCPY_SRC_ACCESS_ORDER_STREAM ||
       op.srcAccessOrder > CU_MEMCPY_SRC_ACCESS_ORDER_ANY ||

@@ -85,12 +85,6 @@ int attribute_value(CUdevice_attribute id, const Device& device) {
       id);  // 0: what this implementation does not do, and attributes that were withdrawn
 }
 
-CUresult find(CUdevice ordinal, Device** device) {
-  RETURN_IF_FAILED(enter_without_context());
-  *device = Driver::instance().device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 }  // namespace
 
 SOFTWARE_GPU_API cuDeviceGet(CUdevice* device, int ordinal) {

@@ -12,7 +12,6 @@ namespace {
 CUgraphNode handle_of(const GraphNode* node) {
   return reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(node));
 }
-GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
 
 /// The graphs inside the node's graphs are no handles any more, either.
 void forget_children(const GraphNode& node) {

@@ -8,8 +8,6 @@ using namespace software_gpu;
 
 namespace {
 
-GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
-
 /// The older struct with the beginning of the newer one.
 template <class Older, class Newer>
 Older older(const Newer& newer) {

@@ -153,16 +153,6 @@ CUresult allocate_for_launch(Device& device, const GraphExec& exec) {
 
 using namespace software_gpu;
 
-namespace {
-
-CUresult find(CUdevice ordinal, Device** device) {
-  RETURN_IF_FAILED(enter_without_context());
-  *device = Driver::instance().device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-}  // namespace
-
 SOFTWARE_GPU_API cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
                                               void* value) {
   Device* device;

@@ -6,8 +6,6 @@
 
 using namespace software_gpu;
 
-static GraphNode* node_of(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
-
 CUresult software_gpu::add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* after,
                                 size_t n_after, CUcontext context_handle,
                                 const MakeOperation& make) {

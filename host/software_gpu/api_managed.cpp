@@ -13,8 +13,6 @@ using namespace software_gpu;
 
 namespace {
 
-constexpr uint64_t PAGE_BYTES = 4096;
-
 CUresult check_range(CUdeviceptr address, size_t n_bytes) {
   const auto allocation = Driver::instance().find(address);
   return allocation && allocation->kind == MemoryKind::MANAGED && n_bytes != 0 &&

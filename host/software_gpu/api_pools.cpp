@@ -9,18 +9,6 @@ using namespace software_gpu;
 
 namespace {
 
-CUresult find(CUdevice ordinal, Device** device) {
-  RETURN_IF_FAILED(enter_without_context());
-  *device = Driver::instance().device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult find(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
-  RETURN_IF_FAILED(enter_without_context());
-  *pool = Driver::instance().pools.find(handle);
-  return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 /// For calls that are potentially unsafe during a capture.
 CUresult check_safe() {
   RETURN_IF_FAILED(enter_without_context());

@@ -9,19 +9,13 @@ using namespace software_gpu;
 
 namespace {
 
-constexpr uint64_t MAGIC = 0x727450757067766b;  // "kvgpuPtr"
+constexpr uint64_t POINTER_MAGIC = 0x727450757067766b;  // "kvgpuPtr"
 
 /// What is in the bytes of CUmemPoolPtrExportData.
-struct Place {
+struct FilePlace {
   uint64_t magic, file_id, offset_bytes, size_bytes;
 };
-static_assert(sizeof(Place) <= sizeof(CUmemPoolPtrExportData));
-
-CUresult find(CUmemoryPool handle, std::shared_ptr<MemPool>* pool) {
-  RETURN_IF_FAILED(enter_without_context());
-  *pool = Driver::instance().pools.find(handle);
-  return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+static_assert(sizeof(FilePlace) <= sizeof(CUmemPoolPtrExportData));
 
 }  // namespace
 
@@ -61,7 +55,8 @@ SOFTWARE_GPU_API cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdevicept
       allocation->kind != MemoryKind::DEVICE || !allocation->pool || !allocation->pool->file)
     return CUDA_ERROR_INVALID_VALUE;
   const Backing& backing = *allocation->backing;
-  const Place place{MAGIC, backing.file()->id(), backing.offset_bytes(), allocation->size_bytes};
+  const FilePlace place{POINTER_MAGIC, backing.file()->id(), backing.offset_bytes(),
+                        allocation->size_bytes};
   *data = {};
   memcpy(data->reserved, &place, sizeof place);
   return CUDA_SUCCESS;
@@ -72,9 +67,10 @@ SOFTWARE_GPU_API cuMemPoolImportPointer(CUdeviceptr* pointer, CUmemoryPool handl
   std::shared_ptr<MemPool> pool;
   RETURN_IF_FAILED(find(handle, &pool));
   if (!pointer || !data || !pool->is_imported) return CUDA_ERROR_INVALID_VALUE;
-  Place place;
+  FilePlace place;
   memcpy(&place, data->reserved, sizeof place);
-  if (place.magic != MAGIC || place.file_id != pool->file->id()) return CUDA_ERROR_INVALID_VALUE;
+  if (place.magic != POINTER_MAGIC || place.file_id != pool->file->id())
+    return CUDA_ERROR_INVALID_VALUE;
   uint64_t address = 0;
   RETURN_IF_FAILED(pool->device.memory.import_from(pool->file, place.offset_bytes, place.size_bytes,
                                                    &address, pool));

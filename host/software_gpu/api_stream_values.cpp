@@ -14,7 +14,7 @@ namespace {
 
 using Run = std::function<CUresult(Context&)>;
 
-bool is_known(CUstreamAttrID id) {
+bool is_of_streams(CUstreamAttrID id) {
   return id == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY || id == CU_LAUNCH_ATTRIBUTE_PRIORITY ||
          id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP ||
          id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN ||
@@ -176,7 +176,7 @@ SOFTWARE_GPU_API cuStreamSetAttribute(CUstream handle, CUstreamAttrID id,
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (!value || !is_known(id)) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || !is_of_streams(id)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(context->order_mutex);
   stream->attributes[id] = *value;
   return CUDA_SUCCESS;
@@ -188,7 +188,7 @@ SOFTWARE_GPU_API cuStreamGetAttribute(CUstream handle, CUstreamAttrID id,
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (!value || !is_known(id)) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || !is_of_streams(id)) return CUDA_ERROR_INVALID_VALUE;
   *value = {};
   if (id == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value->syncPolicy = CU_SYNC_POLICY_AUTO;
   std::lock_guard lock(context->order_mutex);

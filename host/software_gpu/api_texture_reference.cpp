@@ -9,8 +9,8 @@ using namespace software_gpu;
 
 namespace {
 
-constexpr unsigned FLAGS = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
-                           CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION;
+constexpr unsigned REFERENCE_FLAGS = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES |
+                                     CU_TRSF_SRGB | CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION;
 
 /// Run `change` on the reference, locked.
 template <class Change>
@@ -229,7 +229,7 @@ SOFTWARE_GPU_API cuTexRefSetBorderColor(CUtexref handle, float* color) {
 }
 SOFTWARE_GPU_API cuTexRefSetFlags(CUtexref handle, unsigned flags) {
   return with(handle, [&](TextureReference& reference) {
-    if (flags & ~FLAGS) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & ~REFERENCE_FLAGS) return CUDA_ERROR_INVALID_VALUE;
     reference.texture.flags = flags;
     return CUDA_SUCCESS;
   });

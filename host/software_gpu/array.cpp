@@ -59,8 +59,8 @@ constexpr Limit LIMITS[] = {{CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
                             {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH, 32768},
                             {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS, 2046}};
 
-constexpr unsigned FLAGS = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
-                           CUDA_ARRAY3D_TEXTURE_GATHER;
+constexpr unsigned ARRAY_FLAGS = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
+                                 CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
 constexpr unsigned FLAGS_NOT_DONE = CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT |
                                     CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING |
                                     CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
@@ -134,7 +134,7 @@ bool is_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
 }
 
 CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& d, bool is_mipmapped, Format* format) {
-  if (d.Flags & ~(FLAGS | FLAGS_NOT_DONE)) return CUDA_ERROR_INVALID_VALUE;
+  if (d.Flags & ~(ARRAY_FLAGS | FLAGS_NOT_DONE)) return CUDA_ERROR_INVALID_VALUE;
   if (d.Flags & FLAGS_NOT_DONE) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = find_format(d.Format, d.NumChannels, format); result != CUDA_SUCCESS)
     return result;

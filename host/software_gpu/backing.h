@@ -10,6 +10,8 @@
 
 namespace software_gpu {
 
+constexpr uint64_t PAGE_BYTES = 4096;
+
 /// A file that other processes can get hold of: by descriptor, or in /proc/PID/fd by number and id.
 class SharedFile {
  public:

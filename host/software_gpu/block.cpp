@@ -33,7 +33,7 @@ void PrintBuffer::flush() {
   }
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t n = write(STDOUT_FILENO, text.data() + done, text.size() - done);
+    const ssize_t n = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
     if (n <= 0) return;  // nobody reads: natively the text is lost as well
     done += static_cast<size_t>(n);
   }

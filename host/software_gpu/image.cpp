@@ -6,8 +6,9 @@
 namespace software_gpu {
 namespace {
 
-constexpr unsigned FLAGS = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
-                           CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
+constexpr unsigned SAMPLING_FLAGS = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES |
+                                    CU_TRSF_SRGB | CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION |
+                                    CU_TRSF_SEAMLESS_CUBEMAP;
 
 bool exceeds(size_t length, CUdevice_attribute limit) {
   return length > static_cast<size_t>(image_limit(limit));
@@ -140,7 +141,7 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, const CUDA_ARRAY3D_DESC
 
 CUresult apply_sampler(const CUDA_TEXTURE_DESC& t, bool is_mipmapped, Image* out) {
   using Channel = Format::Channel;
-  if (t.flags & ~FLAGS) return CUDA_ERROR_INVALID_VALUE;
+  if (t.flags & ~SAMPLING_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   if (t.maxAnisotropy > 1) return CUDA_ERROR_NOT_SUPPORTED;
   Sampler& s = out->sampler;
   s.normalized = t.flags & CU_TRSF_NORMALIZED_COORDINATES;

@@ -13,8 +13,6 @@
 namespace software_gpu {
 namespace {
 
-constexpr uint64_t PAGE_BYTES = 4096;
-
 // In check mode there is room between two allocations, so that what runs out of one is not in the
 // next.
 constexpr uint64_t GUARD_BYTES = 64 << 10;

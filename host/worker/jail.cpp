@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "jail_shm.h"
+#include "jail_step.h"
 
 namespace kvgpu::worker {
 
@@ -30,11 +31,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr char NEW_ROOT[] = "/tmp";  // any folder: a private tmpfs is mounted over it
-
-bool fail(std::string* error, const std::string& step) {
-  *error = "jail: " + step + ": " + strerror(errno);
-  return false;
-}
 
 // With all that is mounted below: a remount would change the one mount only. Linux 5.12.
 bool make_read_only(const fs::path& target, std::string* error) {

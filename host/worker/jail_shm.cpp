@@ -14,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "jail_step.h"
 #include "log.h"
 
 namespace kvgpu::worker {
@@ -27,11 +28,6 @@ using namespace std::chrono_literals;
 constexpr auto START_LIMIT = 10s;  // a jail takes milliseconds, on a busy host more
 constexpr auto PAUSE = 1ms;
 constexpr char SHM[] = "/dev/shm";
-
-bool fail(std::string* error, const std::string& step) {
-  *error = "jail: " + step + ": " + strerror(errno);
-  return false;
-}
 
 Descriptor open_namespace(const std::string& process) {
   return Descriptor(open(("/proc/" + process + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));

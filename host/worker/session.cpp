@@ -431,7 +431,7 @@ void Session::sleep_until_kicked() {
     // may be restarted.
     if (poll(&kick, 1, is_kicked_directly ? -1 : 100) > 0) {
       uint64_t count;
-      (void)!read(config.kick_fd, &count, sizeof count);
+      (void)!::read(config.kick_fd, &count, sizeof count);
     }
   }
   store_release(host_page->need_wakeup, 0);

@@ -87,7 +87,7 @@ void StreamEnd::sleep(bool blocked) {
   pollfd fds[] = {{STREAM_FD, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   if (poll(fds, 2, static_cast<int>(limit.count())) > 0 && fds[1].revents != 0) {
     uint64_t count;
-    (void)!read(wake_fd_, &count, sizeof count);
+    (void)!::read(wake_fd_, &count, sizeof count);
   }
 }
 

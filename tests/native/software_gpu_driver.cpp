@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver API of the software GPU: faults, order of work, events, capture, graphs.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the software GPU loads: PTX, fat binaries, several PTX texts linked; and what it refuses.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <cstring>
 #include <fstream>
 #include <iterator>

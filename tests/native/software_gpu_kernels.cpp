@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How threads of a block and of a grid work together: divergence, barriers, warps, locks, calls.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <numeric>
 
 #include "software_gpu_test.h"

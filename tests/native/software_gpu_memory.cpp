@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of the software GPU where no real driver can be compared with: mappings that change
 // beneath running kernels, and a process that may not make files.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <sys/resource.h>
 
 #include <atomic>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker's table of the driver's functions, over a driver that has hardly any.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cstring>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker's table of handles, and of images on their way.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <array>

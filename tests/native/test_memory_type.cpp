@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What measured figures mean, and that streaming copies copy: every alignment, nothing beside.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 

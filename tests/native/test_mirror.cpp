@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two halves of a mirrored region: what differs is found, carried and nothing else touched.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <unistd.h>

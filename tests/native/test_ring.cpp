@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring, with an honest peer and with one that lies. Both ends in one process.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <array>

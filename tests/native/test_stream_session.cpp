@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent's end of the byte-stream form, with a client and a link that are played here.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 

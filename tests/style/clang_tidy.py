@@ -52,7 +52,9 @@ def common_text() -> str:
     headers = sorted(
         path for folder in LINTED_DIRS for path in (ROOT / folder).rglob("*.h") if path.is_file()
     )
-    configuration = [ROOT / ".clang-tidy", ROOT / "tests" / ".clang-tidy"]
+    configuration = [ROOT / ".clang-tidy"]
+    for folder in LINTED_DIRS:
+        configuration += sorted((ROOT / folder).rglob(".clang-tidy"))
     return "".join(path.read_text() for path in [*configuration, *headers])
 
 
@@ -64,8 +66,9 @@ def check(tool: str, build: Path, unit: Unit, stamp: Path) -> bool:
             "-p",
             str(build),
             "--quiet",
-            # The build is gcc's; clang does not know some of its warning flags.
+            # The build is gcc's; clang does not know some of its warning flags and pragmas.
             "--extra-arg=-Wno-unknown-warning-option",
+            "--extra-arg=-Wno-unknown-pragmas",
             str(unit.path),
         ],
         capture_output=True,

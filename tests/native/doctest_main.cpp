@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+// doctest and its main(), compiled once for all tests.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
