@@ -91,7 +91,8 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, std::shared_ptr<Graph>
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  // Else compared as an int, which lets negative ones pass.
+  if (static_cast<unsigned>(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
   if (stream->is_legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   std::lock_guard lock(context->order_mutex);
   if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;

@@ -182,7 +182,8 @@ void join_capture(Stream& stream, uint64_t capture_id) {
 
 CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode, const Graph* graph,
                        const std::function<CUresult(const Call&, const Stream&)>& ask) {
-  if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  // Else compared as an int, which lets negative ones pass.
+  if (static_cast<unsigned>(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
   const Enqueue enqueue(handle);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Stream& stream = enqueue.stream();

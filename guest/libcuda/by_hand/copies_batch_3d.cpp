@@ -83,7 +83,8 @@ CUresult copy_all(const CUDA_MEMCPY3D_BATCH_OP* ops, size_t n, uint64_t flags, C
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  if (ops == nullptr || n == 0 || n > SIZE_MAX / sizeof *ops || flags != 0 || enqueue.stream().is_legacy()) {
+  if (ops == nullptr || n == 0 || n > SIZE_MAX / sizeof *ops || flags != 0 ||
+      enqueue.stream().is_legacy()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (enqueue.capture() != nullptr) {

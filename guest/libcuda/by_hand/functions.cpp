@@ -46,7 +46,6 @@ CUresult get_param_info(Function* function, size_t index, size_t* offset, size_t
 }
 
 CUresult get_name(const char** name, const Function* function) {
-  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->name.c_str();
   return CUDA_SUCCESS;
@@ -128,8 +127,14 @@ CUresult func_set_attribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 CUresult kernel_set_attribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
   return set_attribute(wire::Op::cuKernelSetAttribute, find(kernel), attrib, val, dev);
 }
-CUresult func_get_name(const char** name, CUfunction hfunc) { return get_name(name, find(hfunc)); }
-CUresult kernel_get_name(const char** name, CUkernel hfunc) { return get_name(name, find(hfunc)); }
+CUresult func_get_name(const char** name, CUfunction hfunc) {
+  return name == nullptr || hfunc == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                             : get_name(name, find(hfunc));
+}
+CUresult kernel_get_name(const char** name, CUkernel hfunc) {
+  return name == nullptr || hfunc == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                             : get_name(name, find(hfunc));
+}
 CUresult func_get_param_info(CUfunction func, size_t paramIndex, size_t* paramOffset,
                              size_t* paramSize) {
   if (func == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -202,6 +202,8 @@ CUresult mem_host_get_device_pointer_v2(CUdeviceptr* pdptr, void* p, unsigned in
 }
 
 CUresult mem_host_get_flags(unsigned int* pFlags, void* p) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto range = memory_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || range->kind != MemoryKind::PINNED) return CUDA_ERROR_INVALID_VALUE;

@@ -109,7 +109,7 @@ CUresult launch_grid(CUfunction f, int grid_width, int grid_height) {
   return launch(f, grid_width, grid_height, nullptr, CaptureRule::FORBIDDEN);
 }
 CUresult launch_grid_async(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
-  return launch(f, grid_width, grid_height, hStream, CaptureRule::ALLOWED);
+  return launch(f, grid_width, grid_height, hStream, CaptureRule::FORBIDDEN);
 }
 
 }  // namespace kvgpu::guest

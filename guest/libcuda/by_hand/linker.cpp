@@ -111,7 +111,7 @@ CUresult ask(const Call& call, const Link& link, wire::Op op, const auto& head, 
 CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, size_t size,
                           const char* name, unsigned int numOptions, CUjit_option* options,
                           void** optionValues) {
-  if (data == nullptr || size == 0 || type >= CU_JIT_NUM_INPUT_TYPES)
+  if (data == nullptr || size == 0 || static_cast<unsigned>(type) >= CU_JIT_NUM_INPUT_TYPES)
     return CUDA_ERROR_INVALID_VALUE;
   const LinkCall call(state);
   if (call.status() != CUDA_SUCCESS) return call.status();

@@ -92,8 +92,8 @@ CUresult prefetch(const Placed& range, unsigned flags, CUstream stream) {
 CUresult place_batch(const CUdeviceptr* pointers, const size_t* sizes, size_t n,
                      const CUmemLocation* locations, const size_t* first, size_t n_locations,
                      unsigned long long flags, CUstream stream) {
-  if (pointers == nullptr || sizes == nullptr || n == 0 || flags != 0 || stream == nullptr ||
-      stream == CU_STREAM_LEGACY) {
+  if (pointers == nullptr || sizes == nullptr || n == 0 || n > SIZE_MAX / sizeof *pointers ||
+      flags != 0 || stream == nullptr || stream == CU_STREAM_LEGACY) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   std::vector<Placed> ranges;

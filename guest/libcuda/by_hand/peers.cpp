@@ -170,8 +170,9 @@ CUresult device_get_p2_patomic_capabilities(unsigned int* capabilities,
   if (capabilities == nullptr || operations == nullptr || count == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (srcDevice == dstDevice) return CUDA_ERROR_INVALID_DEVICE;
-  if (count > wire::MAX_ATOMIC_OPERATIONS) return CUDA_ERROR_INVALID_VALUE;
+  if (count > wire::MAX_ATOMIC_OPERATIONS) {
+    return srcDevice == dstDevice ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+  }
   struct {
     uint32_t values[wire::MAX_ATOMIC_OPERATIONS];
   } out;

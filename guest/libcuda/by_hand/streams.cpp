@@ -207,7 +207,7 @@ CUresult stream_create_with_priority(CUstream* phStream, unsigned int flags, int
 }
 
 CUresult stream_destroy_v2(CUstream hStream) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(hStream));
   if (call.status() != CUDA_SUCCESS) return call.status();
   Stream* const stream = tables().streams.find(to_wire(hStream));
   if (stream == nullptr || stream->is_legacy()) return CUDA_ERROR_INVALID_HANDLE;
