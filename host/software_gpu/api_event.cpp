@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events, and waiting for them.
 #include "api.h"
+#include "context_captures.h"
 #include "shared_event.h"
 
 using namespace software_gpu;
@@ -29,7 +30,7 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
   std::shared_ptr<Event> event;
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_event(handle, &event));
-  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, stream_handle, &stream));
   if (flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
   if (&event->context != context) return CUDA_ERROR_INVALID_HANDLE;
   {

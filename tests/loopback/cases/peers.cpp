@@ -69,7 +69,7 @@ TEST_CASE("peers: kernels reach what they were enabled to, copies reach all") {
   CU(cuCtxSetCurrent(second.context));
   CHECK(there.read() == std::vector<int>({6, 6, 6, 6, 1, 1, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6}));
   CU(cuMemsetD32(there.dptr, 1, 16));
-  CU(cuCtxSynchronize());  // else a kernel of the other device does not wait for it
+  CU(cuCtxSynchronize());  // a kernel of another device waits for nothing here
 
   CU(cuCtxSetCurrent(gpu.context));
   CU_IS(cuCtxDisablePeerAccess(second.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
