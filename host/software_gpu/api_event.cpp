@@ -3,6 +3,7 @@
 #include <set>
 
 #include "api.h"
+#include "context_captures.h"
 #include "shared_event.h"
 
 using namespace software_gpu;
@@ -67,7 +68,7 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
   } else {
     RETURN_IF_FAILED(enter_with(handle, &context, &event));
   }
-  RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
+  RETURN_IF_FAILED(find_to_enqueue(*context, stream_handle, &stream));
   if (flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
   if (&event->context != context) return CUDA_ERROR_INVALID_HANDLE;
   {
