@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -130,7 +132,9 @@ bool map_region_at(uint64_t address, int fd, uint64_t heap, uint64_t len_bytes) 
 
 void hide_region_at(uint64_t address, uint64_t len_bytes) {
   constexpr int FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  (void)mmap(reinterpret_cast<void*>(address), len_bytes, PROT_NONE, FLAGS, -1, 0);
+  if (mmap(reinterpret_cast<void*>(address), len_bytes, PROT_NONE, FLAGS, -1, 0) == MAP_FAILED)
+    log(Level::WARNING, "unmapped host memory at 0x%llx stays visible to this process: %s",
+        static_cast<unsigned long long>(address), strerror(errno));
 }
 
 }  // namespace kvgpu::guest

@@ -20,8 +20,8 @@ bool is_wrapper(const void* image);
 // Nothing: no image, or one that says of itself what cannot be.
 std::optional<ImageBytes> measure_image(const void* image);
 
-// The fat binaries that a wrapper's own was linked of: for GPUs that it has no code for. Empty: none
-// are listed.
+// The fat binaries that a wrapper's own was linked of: for GPUs that it has no code for. Empty:
+// none are listed.
 std::vector<ImageBytes> prelinked_images(const void* wrapper);
 
 // Copies what a program's pointer names, without trusting it: an image that was cut short may claim

@@ -16,9 +16,8 @@ namespace {
 class LinkCall : public Call {
  public:
   explicit LinkCall(CUlinkState state) : LinkCall(tables().links.find(to_wire(state))) {}
-  CUresult status() const {
-    return Call::status() == CUDA_SUCCESS && link_ == nullptr ? CUDA_ERROR_INVALID_HANDLE
-                                                              : Call::status();
+  CUresult check() const {
+    return status() == CUDA_SUCCESS && link_ == nullptr ? CUDA_ERROR_INVALID_HANDLE : status();
   }
   Link& link() const { return *link_; }
 
@@ -114,7 +113,7 @@ CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, si
   if (data == nullptr || size == 0 || static_cast<unsigned>(type) >= CU_JIT_NUM_INPUT_TYPES)
     return CUDA_ERROR_INVALID_VALUE;
   const LinkCall call(state);
-  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (const CUresult bad = call.check()) return bad;
   JitOptions jit;
   if (const CUresult bad = jit.read(numOptions, options, optionValues, false)) return bad;
   wire::Handle blob;
@@ -151,7 +150,7 @@ CUresult link_add_file(CUlinkState state, CUjitInputType type, const char* path,
 CUresult link_complete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
   if (cubinOut == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const LinkCall call(state);
-  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (const CUresult bad = call.check()) return bad;
   wire::LinkCompleted completed;
   Link& link = call.link();
   const wire::LinkComplete body{call.context(), link.handle, {}};
@@ -166,7 +165,7 @@ CUresult link_complete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
 
 CUresult link_destroy(CUlinkState state) {
   const LinkCall call(state);
-  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (const CUresult bad = call.check()) return bad;
   const wire::LinkRef body{call.context(), call.link().handle};
   const CUresult result = call.sync(wire::Op::cuLinkDestroy, body);
   tables().links.remove(body.link);
