@@ -80,7 +80,8 @@ CUresult gather(const Function& function, void** values, void** extra, std::vect
       return CUDA_ERROR_INVALID_VALUE;
   }
   if (!buffer || n_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (n_bytes > function.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  // A structure of them may end with padding.
+  if (n_bytes > (function.parameter_bytes + 7) / 8 * 8) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   memcpy(bytes, buffer, n_bytes);  // the rest is zero
   return CUDA_SUCCESS;
 }

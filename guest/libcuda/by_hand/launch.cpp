@@ -3,6 +3,7 @@
 // can come late.
 #include "launch.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "enqueue.h"
@@ -72,11 +73,12 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
   }
   const bool is_given = data != nullptr && (len > 0 || function.param_bytes == 0);
   if (!is_given && (len > 0 || function.param_bytes > 0)) return CUDA_ERROR_INVALID_VALUE;
-  if (len > function.param_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  // What a shorter buffer does not give is zero (driver 580; NCCL gives what it needs).
+  if (len > wire::MAX_PARAM_BYTES) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   if (len > 0) std::memcpy(buffer, data, len);
-  std::memset(buffer + len, 0, function.param_bytes - len);
-  *bytes = function.param_bytes;
+  // What a shorter buffer does not give is zero (driver 580; NCCL gives what it needs). Whether
+  // more than the kernel takes is padding is for the driver to say.
+  if (len < function.param_bytes) std::memset(buffer + len, 0, function.param_bytes - len);
+  *bytes = std::max(function.param_bytes, static_cast<uint32_t>(len));
   return CUDA_SUCCESS;
 }
 
@@ -129,8 +131,10 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
     return launch_with_many_params(enqueue, op, body, attribute_part, params);
   }
   const Part param_part{params, body.param_bytes};
-  // What attributes ask for can be refused by the driver in ways that are not checked here: ask.
-  if (attributes.n > 0) return enqueue.submit_and_ask(op, body, attribute_part, param_part);
+  // What attributes and too many parameters ask for can be refused by the driver in ways that are
+  // not checked here: ask.
+  if (attributes.n > 0 || body.param_bytes > function->param_bytes)
+    return enqueue.submit_and_ask(op, body, attribute_part, param_part);
   return enqueue.submit(op, body, attribute_part, param_part);
 }
 

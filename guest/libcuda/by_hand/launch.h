@@ -19,7 +19,7 @@ CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes)
 inline constexpr uint32_t MAX_INLINE_PARAM_BYTES = 12 * 1024;
 
 // Lays the parameters out as the kernel wants them. `buffer`: wire::MAX_PARAM_BYTES; `bytes` is set
-// to what was filled. LAUNCH_OUT_OF_RESOURCES: more is given than the kernel takes.
+// to what was filled. LAUNCH_OUT_OF_RESOURCES: more is given than any kernel takes.
 CUresult gather_params(const Function& function, void** kernel_params, void** extra,
                        std::byte* buffer, uint32_t* bytes);
 
