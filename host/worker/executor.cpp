@@ -105,12 +105,16 @@ void Executor::run() {
 
 bool Executor::step() {
   Task task{};
-  if (!queue_.peek(&task)) return release_held(RELEASE_EVERY) > 0;
-  execute(task);
+  if (!queue_.peek(&task)) return release_some();
+  take(task);
   queue_.pop(task);
-  done_seq_.store(task.seq, std::memory_order_release);
-  if (!backlog_.empty() && ++since_release_ >= RELEASE_EVERY) (void)release_held(RELEASE_EVERY);
   return true;
+}
+
+void Executor::take(const Task& task) {
+  execute(task);
+  done_seq_.store(task.seq, std::memory_order_release);
+  if (!backlog_.empty() && ++since_release_ >= RELEASE_EVERY) (void)release_some();
 }
 
 // Begins every body of an ENQUEUE record.

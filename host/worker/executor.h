@@ -65,6 +65,12 @@ class Executor {
   // Runs the next record, or what is held and may go; false: there is none.
   bool step();
 
+  // The same for who reads and executes in one thread (Session::read_commands()): this record,
+  // whose body lasts as long as the call; some of what is held.
+  void take(const Task& task);
+  bool release_some() { return release_held(RELEASE_EVERY) > 0; }
+  bool holds_any() const { return !backlog_.empty(); }
+
   TaskQueue& queue() { return queue_; }
   int device() const { return device_; }
   uint64_t done_seq() const { return done_seq_.load(std::memory_order_acquire); }

@@ -407,10 +407,14 @@ bool Session::read_command() {
 }
 
 void Session::read_commands() {
+  Executor* const own = executes_here_ ? executors_[0].get() : nullptr;
+  if (own != nullptr) prepare_driver_thread(*driver);
   Spin spin;
   for (;;) {
-    if (read_command()) {
+    if (read_command() || (own != nullptr && own->release_some())) {
       spin.reset();
+    } else if (own != nullptr && own->holds_any()) {
+      spin.wait();
     } else if (!spin.once()) {
       sleep_until_kicked();
       spin.reset();
@@ -450,14 +454,13 @@ void Session::handle_record(const wire::Header& header) {
   if (task.op->route == Route::BLOCK && !task.wants_reply()) violation(task);
   const bool direct = task.op->route == Route::DIRECT;
   if (wire::target_endpoint(header.target) != 0 || device >= executors_.size()) violation(task);
-  if (direct) {
+  Executor& executor = *executors_[device];
+  if (direct || executes_here_) {
     alignas(8) std::byte record[wire::MAX_RECORD_BYTES];
     commands_.take(header, record);
     task.body = {record + sizeof header, header.len_bytes - sizeof header};
-    handle_direct(task);
-    return;
+    return direct ? handle_direct(task) : executor.take(task);
   }
-  Executor& executor = *executors_[device];
   commands_.take(header, executor.queue().reserve(wire::padded(header.len_bytes)));
   if (executors_.size() > 1 && crosses_devices(task)) {
     for (size_t other = 0; other < executors_.size(); ++other) {
@@ -475,7 +478,10 @@ void Session::handle_direct(const Task& task) {
 }
 
 void Session::start() {
-  for (const auto& executor : executors_) executor->start();
+  executes_here_ = executors_.size() == 1;
+  for (const auto& executor : executors_) {
+    if (!executes_here_) executor->start();
+  }
   watcher.start();
 }
 

@@ -64,7 +64,8 @@ class Session {
   // The process's one session.
   static Session& current();
 
-  // Starts the threads that execute records and watch for faults.
+  // Starts the threads that execute records, where they are others than the reader's, and watch for
+  // faults.
   void start();
   // Runs until the session ends; does not return.
   [[noreturn]] void read_commands();
@@ -176,6 +177,9 @@ class Session {
   Consumer commands_;
   Pool pool_;
   std::vector<std::unique_ptr<Executor>> executors_;
+  // Of one device all records are executed by the thread that reads them: a hop to another one
+  // would cost each launch that is waited for its time, and a second processor.
+  bool executes_here_ = false;
   uint64_t seq_ = 0;
   uint64_t n_sleeps_ = 0;
   std::mutex creation_mutex_;  // of streams

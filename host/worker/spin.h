@@ -14,34 +14,40 @@ class Spin {
  public:
   // One step of a bounded spin. False: long enough, sleep now.
   bool once() {
-    if (++n_ < 64) {
-      cpu_relax();
-      return true;
-    }
-    if (n_ == 64) start_ = Clock::now();
-    if (few_cores()) {
+    if (is_over_) return false;
+    ++n_;
+    if (n_ > EVERY && few_cores()) {
       std::this_thread::yield();
     } else {
-      for (int i = 0; i < 16; ++i) cpu_relax();
+      cpu_relax();  // one alone: what is waited for is seen at once
+      if (n_ % EVERY != 0) return true;
     }
-    return Clock::now() - start_ < (few_cores() ? std::chrono::microseconds(20) : LIMIT);
+    const Clock::time_point now = Clock::now();
+    if (n_ == EVERY) begun_ = now;
+    is_over_ = now - begun_ >= (few_cores() ? FEW_CORES_LIMIT : LIMIT);
+    return !is_over_;
   }
   // One step of an unbounded wait.
   void wait() {
     if (!once()) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  void reset() { n_ = 0; }
+  void reset() {
+    n_ = 0;
+    is_over_ = false;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::microseconds LIMIT{200};
+  static constexpr std::chrono::microseconds LIMIT{200}, FEW_CORES_LIMIT{20};
+  static constexpr int EVERY = 64;  // steps, between looks at the clock
   static bool few_cores() {
     static const bool few = std::thread::hardware_concurrency() <= 2;
     return few;
   }
 
   int n_ = 0;
-  Clock::time_point start_;
+  bool is_over_ = false;
+  Clock::time_point begun_;
 };
 
 }  // namespace kvgpu::worker

@@ -52,6 +52,13 @@ class Enqueue {
     stream_->dirty.store(true, std::memory_order_release);
     return is_capture_error(result) ? break_capture(*stream_, result) : result;
   }
+  // What leaves a stream that is_idle() so.
+  template <typename Body>
+  CUresult submit_unnoticed(wire::Op op, Body body) const {
+    body.stream = stream_->handle;
+    body.mark = 0;
+    return Session::get().send_work(op, device(), part(body));
+  }
   // With a progress number, for streams that do not capture.
   template <typename Body, typename... Parts>
   CUresult submit_marked(wire::Op op, Body body, uint64_t* number, Parts... parts) const {
@@ -82,6 +89,10 @@ class Enqueue {
   CUresult status_ = CUDA_SUCCESS;
   mutable bool asks_ = false;
 };
+
+// Is everything done that an event recorded in the stream now would stand for? Then its `number`
+// says so.
+[[nodiscard]] bool is_idle(Stream& stream, uint64_t* number);
 
 // Like mark_stream(), of work that the driver has: a deferred error is left for a later call to
 // return.

@@ -103,8 +103,11 @@ CUresult event_record_with_flags(CUevent hEvent, CUstream hStream, unsigned int 
     return CUDA_SUCCESS;
   }
   uint64_t number;
-  if (const CUresult bad = enqueue.submit_marked(wire::Op::cuEventRecord, body, &number))
-    return bad;
+  // Behind nothing the event is over as soon as it is recorded: only its time is still to come.
+  const CUresult bad = is_idle(enqueue.stream(), &number)
+                           ? enqueue.submit_unnoticed(wire::Op::cuEventRecord, body)
+                           : enqueue.submit_marked(wire::Op::cuEventRecord, body, &number);
+  if (bad != CUDA_SUCCESS) return bad;
   const std::lock_guard lock(event->mutex);
   event->recorded = true;
   event->by_graph = false;
@@ -159,7 +162,7 @@ CUresult event_elapsed_time_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
   }
   const Call call(CaptureRule::ALLOWED, events[0]->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  // An event's number is reached just before the driver records it: then the answer is due at once.
+  // An event's number is reached before the driver records it: then the answer is due soon.
   for (;;) {
     bool by_graph = false;
     for (Event* event : events) {

@@ -9,6 +9,7 @@
 
 #include "log.h"
 #include "memory_type.h"
+#include "parallel_copy.h"
 #include "streaming.h"
 #include "trace.h"
 
@@ -19,6 +20,8 @@ namespace {
 void say_once(std::atomic<bool>* said, const char* what) {
   if (!said->exchange(true)) log(Level::DEBUG, "the first streaming copy %s", what);
 }
+
+void cached(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 }  // namespace
 
@@ -48,23 +51,15 @@ void RegionMemory::find_out(std::byte* page) {
 void RegionMemory::copy_in(void* to, const void* from, size_t bytes) const {
   static std::atomic<bool> said{false};
   Trace::copied(bytes);
-  if (!streams_) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  say_once(&said, "into the region");
-  memory::stream_in(to, from, bytes);
+  if (streams_) say_once(&said, "into the region");
+  memory::CopyCrew::get().run(streams_ ? memory::stream_in : cached, to, from, bytes);
 }
 
 void RegionMemory::copy_out(void* to, const void* from, size_t bytes) const {
   static std::atomic<bool> said{false};
   Trace::copied(bytes);
-  if (!streams_) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  say_once(&said, "out of the region");
-  memory::stream_out(to, from, bytes);
+  if (streams_) say_once(&said, "out of the region");
+  memory::CopyCrew::get().run(streams_ ? memory::stream_out : cached, to, from, bytes);
 }
 
 }  // namespace kvgpu::guest

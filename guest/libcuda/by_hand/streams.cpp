@@ -141,6 +141,36 @@ CUresult mark_given_work(Stream& stream, uint64_t* number) {
   return mark(stream, number, Deferred::LEFT);
 }
 
+namespace {
+
+// Its own work alone. Under the lock: `dirty` is false while a marked record is on its way.
+bool is_done(Stream& stream, uint64_t* number) {
+  const std::lock_guard lock(stream.mark_mutex);
+  *number = stream.issued.load(std::memory_order_relaxed);
+  Session& session = Session::get();
+  return !stream.dirty.load(std::memory_order_acquire) && session.reached(stream.word, *number) &&
+         !session.is_lost(stream.word, *number);
+}
+
+}  // namespace
+
+bool is_idle(Stream& stream, uint64_t* number) {
+  if (!is_done(stream, number)) return false;
+  if (stream.flags & CU_STREAM_NON_BLOCKING) return true;
+  uint64_t of_other;
+  Stream* const legacy = stream.owner->legacy;
+  if (!stream.is_legacy()) return legacy == nullptr || is_done(*legacy, &of_other);
+  // Holding the lock: another thread may destroy one of them.
+  const std::lock_guard lock(stream.context->mutex);
+  std::vector<StreamNumber> leaving;
+  append_leaving(*stream.owner, Streams::BLOCKING, &leaving);
+  return leaving.empty() && std::ranges::all_of(stream.context->streams, [&](Stream* other) {
+           const bool is_before = other != &stream && !(other->flags & CU_STREAM_NON_BLOCKING) &&
+                                  other->owner == stream.owner;
+           return !is_before || is_done(*other, &of_other);
+         });
+}
+
 void append_leaving(Context& context, Streams which, std::vector<StreamNumber>* numbers) {
   Context& home = home_of(context);
   forget_done(home);

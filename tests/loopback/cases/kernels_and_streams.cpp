@@ -238,6 +238,47 @@ TEST_CASE("event: order across streams, query, elapsed time") {
   CU(cuStreamDestroy(b));
 }
 
+TEST_CASE("event: of a stream at rest it is over at once, unless other streams come first") {
+  const Gpu gpu;
+  CUstream blocking, other;
+  CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CUevent start, end;
+  for (CUevent* event : {&start, &end}) CU(cuEventCreate(event, CU_EVENT_DEFAULT));
+  for (CUstream stream : {CU_STREAM_LEGACY, blocking, other}) {
+    CU(cuCtxSynchronize());
+    CU(cuEventRecord(start, stream));
+    CU(cuEventSynchronize(start));
+    CU(cuStreamQuery(stream));
+    CU(cuEventRecord(end, stream));
+    CU(cuEventSynchronize(end));
+    float ms = -1;
+    CU(cuEventElapsedTime(&ms, start, end));
+    CHECK(ms >= 0);
+  }
+  const std::pair<CUstream, CUstream> pairs[] = {{CU_STREAM_LEGACY, blocking},
+                                                 {blocking, CU_STREAM_LEGACY}};
+  for (const auto& [gated, behind] : pairs) {
+    Gate gate(gpu, gated);
+    CU(cuEventRecord(end, behind));
+    CU_IS(cuEventQuery(end), CUDA_ERROR_NOT_READY);
+    CU(cuEventRecord(end, other));
+    CU(cuEventSynchronize(end));
+    gate.open();
+    CU(cuCtxSynchronize());
+  }
+  {
+    Gate gate(gpu, blocking);
+    CU(cuStreamDestroy(blocking));
+    CU(cuEventRecord(end, CU_STREAM_LEGACY));
+    CU_IS(cuEventQuery(end), CUDA_ERROR_NOT_READY);
+    gate.open();
+  }
+  CU(cuEventSynchronize(end));
+  for (CUevent event : {start, end}) CU(cuEventDestroy(event));
+  CU(cuStreamDestroy(other));
+}
+
 // Nothing else waits for `first`: that its event is over is known from the second stream only.
 TEST_CASE("event: one that another stream has waited for is over when that stream is") {
   Gpu gpu;
