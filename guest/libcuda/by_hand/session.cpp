@@ -244,15 +244,14 @@ CUresult Session::query(uint32_t word, uint64_t number) {
 }
 
 CUresult Session::wait(uint32_t word, uint64_t number) {
-  SpinThenSleep wait;
-  for (;;) {
-    const CUresult result = query(word, number);
-    if (result != CUDA_ERROR_NOT_READY) return result;
-    if (wait.step()) {
-      pump();
-      check_connection();
-    }
+  CUresult result = query(word, number);
+  if (result != CUDA_ERROR_NOT_READY) return result;
+  for (SpinThenSleep wait; result == CUDA_ERROR_NOT_READY; result = query(word, number)) {
+    if (!wait.step()) continue;
+    pump();
+    check_connection();
   }
+  return result;
 }
 
 void Session::report_refused(const char* entry_point) {

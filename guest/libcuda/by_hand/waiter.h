@@ -4,12 +4,12 @@
 #pragma once
 
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
+#include <chrono>
+#include <thread>
 
 #include "kvgpu/barrier.h"
 
@@ -25,24 +25,32 @@ class SpinThenSleep {
   // One step. Returns true about once a millisecond: time to look whether the other side is still
   // there.
   bool step() {
-    ++n_;
-    if (n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {
+    if (++n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {
       cpu_relax();
       return false;
     }
-    if (n_ < SPINS + YIELDS) {
+    const Clock::time_point now = Clock::now();
+    if (begun_ == Clock::time_point{}) begun_ = looked_ = now;
+    const auto waited = now - begun_;
+    if (waited < YIELDING) {
       sched_yield();
-      return n_ % 64 == 0;
+    } else {
+      // What is seen late is seen late by a small part of the wait; after half a second 2 ms, which
+      // costs 1 to 2 % of a processor.
+      const auto pause = std::clamp<Clock::duration>(waited / 256, SHORTEST, LONGEST);
+      std::this_thread::sleep_for(pause);
     }
-    // Longer the longer it has taken: after a second 2 ms, which costs 1 to 2 % of a processor.
-    const timespec pause{0, std::min<long>(20'000L + (n_ - SPINS - YIELDS) * 2'000L, 2'000'000L)};
-    nanosleep(&pause, nullptr);
-    return n_ % 4 == 0;
+    if (now - looked_ < std::chrono::milliseconds(1)) return false;
+    looked_ = now;
+    return true;
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   static constexpr long SPINS = 2'000;  // about 50 µs
-  static constexpr long YIELDS = 256;
+  // The driver itself spins as long as it takes; this gives way to who has something to do.
+  static constexpr std::chrono::milliseconds YIELDING{10};
+  static constexpr std::chrono::microseconds SHORTEST{20}, LONGEST{2'000};
 
   static std::atomic<long>& n_waiting() {
     static std::atomic<long> n{0};
@@ -54,6 +62,7 @@ class SpinThenSleep {
   }
 
   long n_ = 0;
+  Clock::time_point begun_, looked_;  // since it is more than a spin
 };
 
 }  // namespace kvgpu::guest
