@@ -30,6 +30,17 @@ struct FatbinHeader {
   uint64_t entries_bytes;
 };
 
+struct FatbinEntry {
+  uint16_t kind;
+  uint16_t version;
+  uint32_t header_bytes;
+  uint64_t stored_bytes;
+  uint32_t unknown[3];
+  uint32_t arch;  // as in sm_90
+};
+static_assert(sizeof(FatbinEntry) == 32);
+constexpr uint16_t KIND_ELF = 2;
+
 // Relocatable device code (NCCL): `data` is what nvlink made, `prelinked` lists what of.
 constexpr uint32_t LINKED_VERSION = 2;
 constexpr size_t MAX_PRELINKED = 1 << 16;
@@ -121,6 +132,53 @@ std::optional<ImageBytes> measure_image(const void* image) {
   const char first = static_cast<char>(data[0]);
   if (first == '\0' || static_cast<unsigned char>(first) >= 0x80) return std::nullopt;
   return ImageBytes{data, std::strlen(reinterpret_cast<const char*>(data)) + 1};
+}
+
+namespace {
+
+// Machine code runs on devices of its own major only. Of those since Blackwell that is not assumed:
+// their numbers have changed between releases of CUDA.
+bool may_run(const FatbinEntry& entry, std::span<const int> majors) {
+  constexpr int FIRST_UNSURE = 10;
+  const int major = static_cast<int>(entry.arch / 10);
+  return entry.kind != KIND_ELF || std::ranges::any_of(majors, [&](int device) {
+           return major == device || std::min(major, device) >= FIRST_UNSURE;
+         });
+}
+
+}  // namespace
+
+LoadableImage loadable_parts(const ImageBytes& image, std::span<const int> majors) {
+  const LoadableImage whole{{}, {image}};
+  FatbinHeader header;
+  if (image.bytes < sizeof header || !read(image.data, &header) || header.magic != FATBIN_MAGIC ||
+      header.header_bytes < sizeof header) {
+    return whole;
+  }
+  LoadableImage found{std::vector<std::byte>(header.header_bytes), {}};
+  uint64_t kept_bytes = 0;
+  const uint64_t end = header.header_bytes + header.entries_bytes;
+  for (uint64_t offset = header.header_bytes; offset < end;) {
+    FatbinEntry entry;
+    const uint64_t left = end - offset;
+    if (left < sizeof entry || !read(image.data + offset, &entry) ||
+        entry.header_bytes < sizeof entry || entry.header_bytes > left ||
+        entry.stored_bytes > left - entry.header_bytes) {
+      return whole;  // the driver is to say what it thinks of that
+    }
+    const ImageBytes part{image.data + offset, entry.header_bytes + entry.stored_bytes};
+    if (may_run(entry, majors)) {
+      found.parts.push_back(part);
+      kept_bytes += part.bytes;
+    }
+    offset += part.bytes;
+  }
+  if (found.parts.empty() || kept_bytes == header.entries_bytes) return whole;
+  if (!copy_from_program(found.head.data(), image.data, found.head.size())) return whole;
+  header.entries_bytes = kept_bytes;
+  std::memcpy(found.head.data(), &header, sizeof header);
+  found.parts.insert(found.parts.begin(), {found.head.data(), found.head.size()});
+  return found;
 }
 
 std::vector<ImageBytes> prelinked_images(const void* wrapper) {

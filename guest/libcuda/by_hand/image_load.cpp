@@ -60,6 +60,15 @@ void explain(CUresult error, const Call& call, std::string_view text, const std:
   }
 }
 
+// Of the session's devices: a library is for all of them.
+std::vector<int> majors() {
+  std::vector<int> found;
+  for (const DeviceState& device : Session::get().devices()) {
+    found.push_back(device.info.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
+  }
+  return found;
+}
+
 struct LoadReply {
   wire::LoadedImage image;
   JitOptions::Reply jit;
@@ -72,7 +81,9 @@ CUresult load(wire::Op op, const ImageBytes& image, bool is_library, JitOptions&
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult result = CUDA_ERROR_INVALID_IMAGE;
   wire::Handle blob;
-  if (image.data != nullptr) result = upload(call, image, &blob);
+  if (image.data != nullptr) {
+    result = upload(call, loadable_parts(image, majors()).parts, &blob);
+  }
   if (result != CUDA_SUCCESS) {
     explain(result, call, {}, {});
     return result;
@@ -160,8 +171,40 @@ bool has_no_code(CUresult loaded, CUlibrary library) {
 
 }  // namespace
 
-CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
-  if (image.bytes > wire::MAX_IMAGE_BYTES) {
+namespace {
+
+// The next bytes of an image whose parts follow one another.
+class Gather {
+ public:
+  explicit Gather(std::span<const ImageBytes> parts) : parts_(parts) {}
+
+  // False: not readable.
+  [[nodiscard]] bool next(std::byte* to, uint64_t bytes) {
+    while (bytes > 0) {
+      const ImageBytes& part = parts_.front();
+      const uint64_t n = std::min(bytes, part.bytes - offset_);
+      if (!copy_from_program(to, part.data + offset_, n)) return false;
+      to += n;
+      bytes -= n;
+      offset_ += n;
+      if (offset_ < part.bytes) continue;
+      parts_ = parts_.subspan(1);
+      offset_ = 0;
+    }
+    return true;
+  }
+
+ private:
+  std::span<const ImageBytes> parts_;
+  uint64_t offset_ = 0;  // in the first of them
+};
+
+}  // namespace
+
+CUresult upload(const Call& call, std::span<const ImageBytes> parts, wire::Handle* blob) {
+  uint64_t image_bytes = 0;
+  for (const ImageBytes& part : parts) image_bytes += part.bytes;
+  if (image_bytes > wire::MAX_IMAGE_BYTES) {
     return static_cast<CUresult>(refuse_part("an image of more than 1 GiB"));
   }
   static std::atomic<uint32_t> next_blob{1};
@@ -169,12 +212,13 @@ CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob) {
   *blob = wire::make_handle(wire::Kind::BLOB, 0, number % wire::MAX_HANDLE_INDEX,
                             number / wire::MAX_HANDLE_INDEX);
   Staging& staging = Staging::get();
-  for (uint64_t offset = 0; offset < image.bytes;) {
-    const uint64_t n = std::min<uint64_t>(image.bytes - offset, Staging::CHUNK_BYTES);
+  Gather gather(parts);
+  for (uint64_t offset = 0; offset < image_bytes;) {
+    const uint64_t n = std::min<uint64_t>(image_bytes - offset, Staging::CHUNK_BYTES);
     Staging::Piece piece;
     if (const CUresult bad = staging.allocate(n, &piece)) return bad;
-    const bool readable = copy_from_program(staging.data(piece), image.data + offset, n);
-    const wire::Upload body{*blob, image.bytes, offset, piece.off, n};
+    const bool readable = gather.next(staging.data(piece), n);
+    const wire::Upload body{*blob, image_bytes, offset, piece.off, n};
     const CUresult result = readable ? call.sync(wire::Op::UPLOAD, body) : CUDA_ERROR_INVALID_IMAGE;
     staging.release(piece);
     if (result != CUDA_SUCCESS) return result;

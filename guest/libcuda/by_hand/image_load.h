@@ -9,9 +9,9 @@
 
 namespace kvgpu::guest {
 
-// `blob` names the image from then on. CUDA_ERROR_INVALID_IMAGE: not all of it is readable.
-// CUDA_ERROR_NOT_SUPPORTED: longer than wire::MAX_IMAGE_BYTES.
-CUresult upload(const Call& call, const ImageBytes& image, wire::Handle* blob);
+// `blob` names the image, which follows from its parts, from then on. CUDA_ERROR_INVALID_IMAGE: not
+// all of it is readable. CUDA_ERROR_NOT_SUPPORTED: longer than wire::MAX_IMAGE_BYTES.
+CUresult upload(const Call& call, std::span<const ImageBytes> parts, wire::Handle* blob);
 
 // A module of what nvcc leaves in a program, or of the fat binary that it names.
 CUresult module_load_wrapper(CUmodule* module, const void* wrapper);

@@ -118,7 +118,7 @@ CUresult link_add_data_v2(CUlinkState state, CUjitInputType type, void* data, si
   if (const CUresult bad = jit.read(numOptions, options, optionValues, false)) return bad;
   wire::Handle blob;
   const ImageBytes image{static_cast<const std::byte*>(data), size};
-  if (const CUresult bad = upload(call, image, &blob)) return bad;
+  if (const CUresult bad = upload(call, {&image, 1}, &blob)) return bad;
   const auto name_bytes = static_cast<uint32_t>(name == nullptr ? 0 : strnlen(name, 1024));
   wire::LinkAdd body{
       call.context(), call.link().handle, blob, static_cast<uint32_t>(type), name_bytes, {}};
