@@ -149,7 +149,7 @@ bool may_run(const FatbinEntry& entry, std::span<const int> majors) {
 }  // namespace
 
 LoadableImage loadable_parts(const ImageBytes& image, std::span<const int> majors) {
-  const LoadableImage whole{{}, {image}};
+  LoadableImage whole{{}, {image}};
   FatbinHeader header;
   if (image.bytes < sizeof header || !read(image.data, &header) || header.magic != FATBIN_MAGIC ||
       header.header_bytes < sizeof header) {
