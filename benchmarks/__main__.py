@@ -18,23 +18,25 @@ from benchmarks.runner import Runner
 from benchmarks.served import BenchError
 from benchmarks.sides import Sides, choose_driver
 
-QUICK_EFFORT = 0.1
+FULL = {"effort": 1.0, "pairs": 5, "seconds": 3600.0}
+QUICK = {"effort": 0.1, "pairs": 3, "seconds": 120.0}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--only", default="", help="subjects or rows of rows.toml, with commas")
     parser.add_argument("--quick", action="store_true", help="at most 2 minutes: a look")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int)
     parser.add_argument("--effort", type=float, help="how much of each measurement (1: all)")
     parser.add_argument("--driver", default="auto", help="auto, nvidia or software")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--seconds", type=float, default=3600, help="begin nothing after so long")
+    parser.add_argument("--seconds", type=float, help="begin nothing after so long")
     parser.add_argument("--compare", type=Path, metavar="EARLIER.json")
     parser.add_argument("--targets", action="store_true", help="fail where one is missed")
     options = parser.parse_args()
-    if options.effort is None:
-        options.effort = QUICK_EFFORT if options.quick else 1.0
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     return options
 
 

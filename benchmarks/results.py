@@ -140,7 +140,7 @@ def markdown(catalog: Catalog, results: Results) -> str:
         if row.id in results.rows:
             lines.append(_line(row, results.rows[row.id]))
     if results.missing:
-        lines += ["", "Not measured:", ""]
+        lines += ["", "Not measured, or not to the end:", ""]
         lines += [f"- {name}: {why}" for name, why in results.missing.items()]
     return "\n".join(lines) + "\n"
 

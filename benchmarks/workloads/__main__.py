@@ -7,6 +7,7 @@ answered with figures and `end`.
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 from benchmarks.workloads.protocol import Figures, Workload
@@ -20,11 +21,11 @@ WORKLOADS = {
 }
 
 
-def make(name: str) -> Workload:
-    """Import only what this workload needs: it is started anew for each."""
+def load(name: str) -> Callable[[], Workload]:
+    """Import what this workload needs; what is returned makes it."""
     module, kind = WORKLOADS[name]
-    workload: Workload = getattr(import_module(f"benchmarks.workloads.{module}"), kind)()
-    return workload
+    maker: Callable[[], Workload] = getattr(import_module(f"benchmarks.workloads.{module}"), kind)
+    return maker
 
 
 def import_and_matmul() -> None:
@@ -49,13 +50,14 @@ def main() -> None:
     if options.name == "import":
         import_and_matmul()
         return
+    make = load(options.name)
     if not options.served:
-        say(make(options.name).measure(options.effort))
+        say(make().measure(options.effort))
         return
     workload = None
     for _ in sys.stdin:
         if workload is None:
-            workload = make(options.name)
+            workload = make()
         else:
             say(workload.measure(options.effort))
         print("end", flush=True)
