@@ -49,7 +49,9 @@ def measure(options: argparse.Namespace, table: catalog.Catalog) -> results.Resu
     with ExitStack() as stack:
         sides = Sides(driver, stack)
         end_s = time.monotonic() + options.seconds
-        runner = Runner(sides, options.effort, options.pairs, end_s, options.out)
+        logs = options.out / "log"
+        logs.mkdir(exist_ok=True)
+        runner = Runner(sides, options.effort, options.pairs, end_s, logs)
         for name in dict.fromkeys(row.subject for row in rows):
             subject = table.subjects[name]
             ids = [row.id for row in rows if row.subject == name]

@@ -29,6 +29,7 @@ class Subject:
     gpu: bool = False
     quick: bool = True
     until: str = ""
+    pairs: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or (self.kind == "start") != (self.until in ("line", "end")):

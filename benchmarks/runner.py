@@ -52,11 +52,11 @@ class Runner:
                 sides = self._start(subject, rows)
             else:
                 sides = self._cost(subject, stack)
-            yield from self._rounds(sides)
+            yield from self._rounds(sides, min(self._pairs, subject.pairs or self._pairs))
 
-    def _rounds(self, of: MeasureSides) -> Iterator[Pair]:
+    def _rounds(self, of: MeasureSides, n: int) -> Iterator[Pair]:
         names = list(of)
-        for number in range(self._pairs):
+        for number in range(n):
             # Who is first changes, so that what drifts falls on both.
             order = names if number % 2 == 0 else names[::-1]
             found = {name: of[name]() for name in order}
