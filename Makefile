@@ -62,6 +62,8 @@ lock: $(UV)  ## write the lock files anew from pyproject.toml (UPGRADE=1: newest
 	$(UV) pip compile --group dev $(LOCK_OPTIONS) --output-file requirements.lock >/dev/null
 	$(UV) pip compile --constraint requirements.lock $(LOCK_OPTIONS) \
 	  --output-file packaging/deb/requirements-host.lock >/dev/null
+	$(UV) pip compile $(filter-out pyproject.toml,$(LOCK_OPTIONS)) --group pyproject.toml:bench \
+	  --output-file benchmarks/requirements.lock >/dev/null
 
 # --- build ----------------------------------------------------------------------------------------
 
@@ -180,9 +182,23 @@ wheels: setup  ## packages for Python 3.12 into .whl/, for a GPU machine without
 gpu-vm: deb  ## build/gpu-vm: a VM to carry to a GPU machine without QEMU (make test-gpu PART=vm)
 	$(BIN)/python -P tests/gpu/vm_bundle.py
 
+BENCH := PYTHONPATH=packaging/python:tests:. $(BIN)/python -P -m
 .PHONY: bench
-bench: build-release  ## native beside remoted, alternating, on a real GPU
-	tests/gpu/run.sh bench
+bench: build-release $(STAMPS)/bench-venv  ## native beside remoted, in turn: each row and its target (ONLY=SUBJECT,…, ARGS=--quick …)
+	$(BENCH) benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+.PHONY: bench-report
+bench-report: $(STAMPS)/bench-venv  ## one table and picture of what several calls have measured (FILES=….json, ARGS="--compare EARLIER.json")
+	$(BENCH) benchmarks.report $(ARGS) build/bench $(FILES)
+
+.PHONY: bench-cpu
+bench-cpu: build-release  ## instructions of a launch in ring, guest and worker, beside what they were (ARGS=--record)
+	$(BENCH) benchmarks.instructions $(ARGS)
+
+$(STAMPS)/bench-venv: benchmarks/requirements.lock | setup
+	@test -x build/bench-venv/bin/python || $(UV) venv --quiet --no-project --python $(PYTHON3) build/bench-venv
+	@$(UV) pip sync --quiet --python build/bench-venv/bin/python --require-hashes $<
+	@touch $@
 
 .PHONY: bench-software
 bench-software: build-release  ## the software GPU's speed beside its limits (WHAT=lanes|sgemm|vector_add|cores)

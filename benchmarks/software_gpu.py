@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from benchmarks.pair import Figure, measure
+from benchmarks.figures import Figure, measure
 
 N_RUNS = 3
 KVGPU_RUN = (sys.executable, "-m", "kvgpu.host.cli", "run", "--driver", "software", "--")

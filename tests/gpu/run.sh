@@ -19,7 +19,7 @@
 #   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
 #   libraries programs on cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER, cuSPARSE, Thrust: the same (needs nvcc)
 #   workloads PyTorch, JAX, CuPy…: natively, through kvgpu, natively (ONLY="NAME…")
-#   bench     call cost, launch + synchronise, bandwidth: native beside remoted
+#   bench     benchmarks/: every row natively and remoted in turn; BENCH="OPTION…" in the place of --quick
 #   vm        programs, PyTorch, NCCL, cuda-python, O_DIRECT in an emulated VM beside the GPU: as natively
 # Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
 # the run-time packages: from .venv, else from wheels in .whl/. No network. Logs: ${OUT:-build/test-gpu}.
@@ -87,11 +87,11 @@ compare() { # PROGRAM LOG COMMAND...: natively, then remoted
     "sha256 $(sha256sum "$1" | cut -d' ' -f1)"
 }
 
-# bench, spin and steady have parts of their own, bugs and speed are for the software GPU; CMake's files
-# are no programs.
+# spin and steady have parts of their own, bugs and speed are for the software GPU; CMake's files are no
+# programs.
 program_names() {
   find "$programs_dir" -maxdepth 1 -type f -executable -printf '%f\n' |
-    grep -vxE 'bench|bugs|speed|spin|steady' | sort | grep . ||
+    grep -vxE 'bugs|speed|spin|steady' | sort | grep . ||
     die "no programs in $programs_dir: run make build"
 }
 
@@ -281,8 +281,10 @@ part_workloads() {
 }
 
 part_bench() {
-  mkdir -p "$out"
-  "$python" benchmarks/pair.py --pairs "${PAIRS:-5}" "$programs_dir/bench" | tee "$out/bench.txt"
+  mkdir -p "$out/bench"
+  local options=(--quick)
+  [[ -z ${BENCH:-} ]] || read -r -a options <<<"$BENCH"
+  PYTHONPATH=$PYTHONPATH:$PWD/tests:$PWD "$python" -m benchmarks --out "$out/bench" "${options[@]}" | tee "$out/bench.txt"
 }
 
 part_vm() {
@@ -295,7 +297,7 @@ part_vm() {
 units() {
   local k
   echo "starts 375"; echo "stateful 350"; echo "vm 330"; echo "faults 120"; echo "life 120"; echo "libraries 60"; echo "oracles 30"
-  echo "programs 25"; echo "host 25"; echo "bench 25"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
+  echo "programs 25"; echo "host 25"; echo "bench 120"; echo "nvml 20"; echo "runtimes 15"; echo "record 10"
   for k in 1 2; do echo "errors:$k/2 120"; done
   for k in 1 2 3 4; do echo "cases:$k/4 90"; done
   for k in 1 2 3 4 5 6 7 8; do echo "workloads:$k/8 100"; done

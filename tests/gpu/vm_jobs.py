@@ -27,8 +27,8 @@ from gpu.workloads.catalog import BY_NAME, IN_VM  # noqa: E402
 from gpu.workloads.compare import Result, differences, load  # noqa: E402
 
 PROGRAMS = ROOT / "build/release/tests/programs"
-# bench, spin, speed and steady measure, which says nothing here; bugs is for the software GPU.
-NO_PROGRAMS_HERE = {"bench", "bugs", "speed", "spin", "steady"}
+# spin, speed and steady measure, which says nothing here; bugs is for the software GPU.
+NO_PROGRAMS_HERE = {"bugs", "speed", "spin", "steady"}
 NATIVE_LIMIT_S = 180
 # $KVGPU_PINNED of the programs in the guest: docs/pinned-memory.md.
 BY_COPIES = {"KVGPU_PINNED": "copy"}

@@ -13,7 +13,7 @@ from framework.loopback import PROGRAMS, ROOT, Loopback
 from framework.recorded import RECORDED, differences, stable_lines
 
 # These print how fast something was, run until they are stopped, or break rules on purpose.
-NOT_RECORDED = {"bench", "bugs", "speed", "spin", "steady"}
+NOT_RECORDED = {"bugs", "speed", "spin", "steady"}
 SOURCES = {path.stem for path in (ROOT / "tests/programs").glob("*.cu")}
 
 
