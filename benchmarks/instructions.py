@@ -31,8 +31,8 @@ ARGUMENTS = re.compile(r"\((?!anonymous).*|<.*")
 N_PROFILED = 25
 COLLECTED = re.compile(r"Collected : (\d+)")
 LAUNCHED = re.compile(r"^launched (\d+)", re.MULTILINE)
-# A worker's reader, and what carries a record out; both stand between waits that are not counted.
-WORKER_FUNCTIONS = ("kvgpu::worker::Session::handle_record*", "kvgpu::worker::Executor::execute*")
+# Of one device the thread that reads a record executes it; it waits elsewhere.
+WORKER_FUNCTIONS = ("kvgpu::worker::Session::handle_record*",)
 # valgrind knows no limit below the hard one, which the worker sets for itself (jail.h).
 WORKER_SCRIPT = """#!/bin/bash
 case "$*" in *--session*) ;; *) exec {worker} "$@" ;; esac
