@@ -56,6 +56,11 @@ CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p, const Table<T>& table, 
   return CUDA_SUCCESS;
 }
 
+/// Of a mipmapped array driver 580 answers nothing else, whatever is wrong.
+CUresult or_invalid_value(CUresult result) {
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 /// Tiles behind each other.
 struct Run {
   uint64_t first_byte, n_bytes;
@@ -181,7 +186,8 @@ SOFTWARE_GPU_API cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* p, CUa
 }
 SOFTWARE_GPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* p,
                                                      CUmipmappedArray handle) {
-  return sparse_properties(p, Driver::instance().mipmapped_arrays, handle);
+  RETURN_IF_FAILED(enter_without_context());
+  return or_invalid_value(sparse_properties(p, Driver::instance().mipmapped_arrays, handle));
 }
 SOFTWARE_GPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p, CUarray handle,
                                               CUdevice ordinal) {
@@ -189,7 +195,8 @@ SOFTWARE_GPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p,
 }
 SOFTWARE_GPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p,
                                                        CUmipmappedArray handle, CUdevice ordinal) {
-  return requirements(p, Driver::instance().mipmapped_arrays, handle, ordinal);
+  RETURN_IF_FAILED(enter_without_context());
+  return or_invalid_value(requirements(p, Driver::instance().mipmapped_arrays, handle, ordinal));
 }
 
 // As with driver 580 what is wrong with the list counts before the context and the stream do.
