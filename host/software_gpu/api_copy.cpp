@@ -35,7 +35,7 @@ CUresult describe(Context& context, uint64_t to, Side to_side, uint64_t from, Si
              : CUDA_ERROR_INVALID_VALUE;
 }
 
-/// Whether anything is mapped there; what is not of a sparse array is 0 and stays so.
+/// Is memory mapped there? Without it a sparse array is 0 and takes nothing, any other one faults.
 CUresult look_at(const std::weak_ptr<const Tiles>& of_array, uint64_t address, bool* is_there) {
   const auto tiles = of_array.lock();
   *is_there = !tiles || tiles->is_mapped(address);
