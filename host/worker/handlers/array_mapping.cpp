@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for arrays that are sparse or mapped later. Everything is looked at before the driver sees
-// it: driver 580 has been seen to crash where a mapping names no memory.
+// it: where a mapping names no memory driver 580 was not seen to return.
 #include <array>
 
 #include "generated/handlers.gen.h"
