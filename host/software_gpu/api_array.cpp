@@ -10,7 +10,7 @@ namespace {
 /// Waits for work that uses the memory, as cuMemFree does.
 CUresult release(Context& context, uint64_t address) {
   context.drain();
-  return context.device.memory.release(address, MemoryKind::ARRAY, MemoryKind::ARRAY);
+  return context.device.memory.release(address, MemoryKind::ARRAY, MemoryKind::TILES);
 }
 
 CUresult create(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
@@ -23,14 +23,6 @@ CUresult create(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   *handle = reinterpret_cast<CUarray>(array.get());
   Driver::instance().arrays.add(std::move(array));
   return CUDA_SUCCESS;
-}
-
-/// None of these arrays are sparse, mapped later, or of several planes.
-template <class T, class Handle>
-CUresult refuse(const Table<T>& table, Handle handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  return table.find(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace
@@ -72,29 +64,12 @@ SOFTWARE_GPU_API cuArrayDestroy(CUarray handle) {
   return release(array->context, array->address);
 }
 
+/// No array is of several planes.
 SOFTWARE_GPU_API cuArrayGetPlane(CUarray*, CUarray handle, unsigned) {
-  return refuse(Driver::instance().arrays, handle);
-}
-SOFTWARE_GPU_API cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handle) {
-  return refuse(Driver::instance().arrays, handle);
-}
-SOFTWARE_GPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle,
-                                              CUdevice) {
-  return refuse(Driver::instance().arrays, handle);
-}
-SOFTWARE_GPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*,
-                                                     CUmipmappedArray handle) {
-  return refuse(Driver::instance().mipmapped_arrays, handle);
-}
-SOFTWARE_GPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*,
-                                                       CUmipmappedArray handle, CUdevice) {
-  return refuse(Driver::instance().mipmapped_arrays, handle);
-}
-
-// There are no sparse arrays and none that are mapped later: nothing to map into.
-SOFTWARE_GPU_API cuMemMapArrayAsync(CUarrayMapInfo*, unsigned, CUstream) {
-  RETURN_IF_FAILED(enter_without_context());
-  return CUDA_ERROR_NOT_SUPPORTED;
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
+  return Driver::instance().arrays.find(handle) ? CUDA_ERROR_INVALID_VALUE
+                                                : CUDA_ERROR_INVALID_HANDLE;
 }
 
 SOFTWARE_GPU_API cuMipmappedArrayCreate(CUmipmappedArray* handle,

@@ -17,7 +17,8 @@ enum class Side { DEVICE, HOST, ANY };
 struct Copy {
   uint64_t to, from;
   size_t n_bytes;
-  bool to_known, from_known;  // an allocation or registered memory
+  bool to_known, from_known;                                  // an allocation or registered memory
+  std::weak_ptr<const Tiles> to_tiles = {}, from_tiles = {};  // of arrays that are mapped later
 };
 
 CUresult describe(Context& context, uint64_t to, Side to_side, uint64_t from, Side from_side,
@@ -34,6 +35,13 @@ CUresult describe(Context& context, uint64_t to, Side to_side, uint64_t from, Si
              : CUDA_ERROR_INVALID_VALUE;
 }
 
+/// Is memory mapped there? Without it a sparse array is 0 and takes nothing, any other one faults.
+CUresult look_at(const std::weak_ptr<const Tiles>& of_array, uint64_t address, bool* is_there) {
+  const auto tiles = of_array.lock();
+  *is_there = !tiles || tiles->is_mapped(address);
+  return *is_there || tiles->is_sparse() ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 Operation copy_operation(const Copy& copy) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
@@ -44,8 +52,14 @@ Operation copy_operation(const Copy& copy) {
     };
     if (gone(copy.to, copy.to_known, true) || gone(copy.from, copy.from_known, false))
       return CUDA_ERROR_ILLEGAL_ADDRESS;
-    memmove(reinterpret_cast<void*>(copy.to), reinterpret_cast<const void*>(copy.from),
-            copy.n_bytes);
+    bool may_read, may_write;
+    RETURN_IF_FAILED(look_at(copy.from_tiles, copy.from, &may_read));
+    RETURN_IF_FAILED(look_at(copy.to_tiles, copy.to, &may_write));
+    void* const to = reinterpret_cast<void*>(copy.to);
+    if (may_write && may_read)
+      memmove(to, reinterpret_cast<const void*>(copy.from), copy.n_bytes);
+    else if (may_write)
+      memset(to, 0, copy.n_bytes);
     return CUDA_SUCCESS;
   };
   return operation;
@@ -148,9 +162,22 @@ CUresult fill(CUdeviceptr pointer, T value, size_t n, CUstream handle) {
   return context->submit(*stream, std::move(operation));
 }
 
-/// One side of a copy of rows.
+/// One slice of one side of a copy of rows.
 struct Rows {
-  uint64_t address, pitch_bytes;
+  uint64_t address = 0, pitch_bytes = 0;
+  std::shared_ptr<const Array> array;  // null: of memory
+  uint64_t x_bytes = 0, y = 0, z = 0;  // where they begin in the array
+  /// Where that byte of a row is; `*n_bytes`: no more than lie behind each other.
+  uint64_t at(uint64_t row, uint64_t byte, size_t* n_bytes) const {
+    if (!array) return address + row * pitch_bytes + byte;
+    const uint64_t there = array->address + array->tiling.offset(x_bytes + byte, y + row, z);
+    *n_bytes = std::min<size_t>(*n_bytes, array->tiling.rest_bytes(x_bytes + byte));
+    if (array->tiles) *n_bytes = std::min<size_t>(*n_bytes, array->tiles->rest_bytes(there));
+    return there;
+  }
+  std::weak_ptr<const Tiles> tiles() const {
+    return array ? array->tiles : std::shared_ptr<const Tiles>();
+  }
 };
 
 /// What CUDA_MEMCPY3D says of one side.
@@ -177,12 +204,10 @@ CUresult rows_of_array(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Row
   const auto fits = [](size_t first, size_t n, size_t length) {
     return first <= length && n <= length - first;
   };
-  if (!fits(place.x_bytes, p.WidthInBytes, array->pitch_bytes()) ||
+  if (!fits(place.x_bytes, p.WidthInBytes, array->width_bytes()) ||
       !fits(place.y, p.Height, array->n_rows()) || !fits(place.z, p.Depth, array->n_slices()))
     return CUDA_ERROR_INVALID_VALUE;
-  *rows = {array->address + (place.z + z) * array->slice_bytes() + place.y * array->pitch_bytes() +
-               place.x_bytes,
-           array->pitch_bytes()};
+  *rows = {0, 0, array, place.x_bytes, place.y, place.z + z};
   return CUDA_SUCCESS;
 }
 
@@ -200,7 +225,7 @@ CUresult rows_of(const Place& place, size_t z, const CUDA_MEMCPY3D& p, Rows* row
   if (base == 0 || pitch_bytes < row_end_bytes || height < slice_end)
     return CUDA_ERROR_INVALID_VALUE;
   const size_t y = place.y + (place.z + z) * height;
-  *rows = {base + y * pitch_bytes + place.x_bytes, pitch_bytes};
+  *rows = {base + y * pitch_bytes + place.x_bytes, pitch_bytes, nullptr};
   return CUDA_SUCCESS;
 }
 
@@ -209,29 +234,40 @@ Side side_of(CUmemorytype type) {
   return type == CU_MEMORYTYPE_UNIFIED ? Side::ANY : Side::DEVICE;
 }
 
+/// Appends what copies a row.
+CUresult row_operations(Context& context, const CUDA_MEMCPY3D& p, const Rows& to, const Rows& from,
+                        size_t y, bool* pageable, std::vector<Operation>* parts) {
+  for (size_t x = 0, n_bytes; x < p.WidthInBytes; x += n_bytes) {
+    n_bytes = p.WidthInBytes - x;
+    const uint64_t to_address = to.at(y, x, &n_bytes), from_address = from.at(y, x, &n_bytes);
+    Copy copy;
+    RETURN_IF_FAILED(describe(context, to_address, side_of(p.dstMemoryType), from_address,
+                              side_of(p.srcMemoryType), n_bytes, &copy));
+    copy.to_tiles = to.tiles();
+    copy.from_tiles = from.tiles();
+    *pageable |= !copy.to_known || !copy.from_known;
+    parts->push_back(copy_operation(copy));
+  }
+  return CUDA_SUCCESS;
+}
+
 /// The operation of a copy of rows. As a plain copy, every address is looked at again when it runs.
 CUresult rows_operation(Context& context, const CUDA_MEMCPY3D& p, Operation* operation,
                         bool* pageable) {
-  std::vector<Operation> rows;
+  std::vector<Operation> parts;
   *pageable = false;
   if (p.srcLOD != 0 || p.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t z = 0; z < p.Depth; ++z) {
     Rows to, from;
     RETURN_IF_FAILED(rows_of(destination(p), z, p, &to));
     RETURN_IF_FAILED(rows_of(source(p), z, p, &from));
-    for (size_t y = 0; y < p.Height; ++y) {
-      Copy copy;
-      RETURN_IF_FAILED(describe(context, to.address + y * to.pitch_bytes, side_of(p.dstMemoryType),
-                                from.address + y * from.pitch_bytes, side_of(p.srcMemoryType),
-                                p.WidthInBytes, &copy));
-      *pageable |= !copy.to_known || !copy.from_known;
-      rows.push_back(copy_operation(copy));
-    }
+    for (size_t y = 0; y < p.Height; ++y)
+      RETURN_IF_FAILED(row_operations(context, p, to, from, y, pageable, &parts));
   }
   operation->type = CU_GRAPH_NODE_TYPE_MEMCPY;
   operation->params = copy_params(p);
-  operation->run = [rows = std::move(rows)](Context& c) {
-    for (const Operation& row : rows) RETURN_IF_FAILED(row.run(c));
+  operation->run = [parts = std::move(parts)](Context& c) {
+    for (const Operation& part : parts) RETURN_IF_FAILED(part.run(c));
     return CUDA_SUCCESS;
   };
   return CUDA_SUCCESS;

@@ -43,8 +43,8 @@ CUresult check_properties(const CUmemAllocationProp& p, Device** device) {
   if (p.type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (is_host(p.location)) return check_host_properties(p);
   if (p.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-  if (p.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.allocFlags.usage ||
-      p.allocFlags.gpuDirectRDMACapable)
+  if (p.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+      p.allocFlags.usage & ~CU_MEM_CREATE_USAGE_TILE_POOL || p.allocFlags.gpuDirectRDMACapable)
     return CUDA_ERROR_NOT_SUPPORTED;
   *device = Driver::instance().device(p.location.id);
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;

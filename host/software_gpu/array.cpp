@@ -60,10 +60,14 @@ constexpr Limit LIMITS[] = {{CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
                             {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS, 2046}};
 
 constexpr unsigned ARRAY_FLAGS = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
-                                 CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
-constexpr unsigned FLAGS_NOT_DONE = CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT |
-                                    CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING |
-                                    CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
+                                 CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER |
+                                 CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+constexpr unsigned FLAGS_NOT_DONE =
+    CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT | CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
+constexpr unsigned MAPPED_LATER = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+// Driver 580 makes no array with one of these and CUDA_ARRAY3D_SPARSE.
+constexpr unsigned NOT_SPARSE =
+    CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_DEFERRED_MAPPING;
 
 /// The attributes that say how long an array may be; 0: that dimension has none.
 struct Bounds {
@@ -127,6 +131,7 @@ constexpr Bounds ALTERNATE_3D = {BOUND(TEXTURE3D_WIDTH_ALTERNATE),
 bool is_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
   const bool layered = d.Flags & CUDA_ARRAY3D_LAYERED;
   if (d.Width == 0 || (layered && d.Depth == 0)) return false;
+  if (d.Flags & CUDA_ARRAY3D_SPARSE && (d.Height == 0 || d.Flags & NOT_SPARSE)) return false;
   if (d.Flags & CUDA_ARRAY3D_CUBEMAP)
     return d.Width == d.Height && d.Depth != 0 && (layered ? d.Depth % 6 == 0 : d.Depth == 6);
   if (d.Flags & CUDA_ARRAY3D_TEXTURE_GATHER) return d.Height != 0 && d.Depth == 0;
@@ -139,31 +144,41 @@ CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& d, bool is_mipmapped, Format* form
   if (const CUresult result = find_format(d.Format, d.NumChannels, format); result != CUDA_SUCCESS)
     return result;
   if (!is_shape(d)) return CUDA_ERROR_INVALID_VALUE;
-  const bool is_3d = d.Depth != 0 && !(d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP));
+  const bool is_3d = d.Depth != 0 && !has_layers(d);
   const bool has_alternate = is_3d && !(d.Flags & CUDA_ARRAY3D_SURFACE_LDST);
   if (is_within(d, bounds(d, is_mipmapped)) || (has_alternate && is_within(d, ALTERNATE_3D)))
     return CUDA_SUCCESS;
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-bool has_slices_in_all_levels(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-  return d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+/// The memory of an array. What is mapped later is charged to nobody: its tiles are.
+struct Room {
+  Layout layout;
+  uint64_t address = 0, buffer_id = 0;
+  std::shared_ptr<Tiles> tiles;
+};
+
+CUresult make_room(Memory& memory, const CUDA_ARRAY3D_DESCRIPTOR& d, const Format& format,
+                   unsigned n_levels, Room* room) {
+  room->layout = lay_out(d, format, n_levels);
+  const bool is_later = d.Flags & MAPPED_LATER;
+  const MemoryKind kind = is_later ? MemoryKind::TILES : MemoryKind::ARRAY;
+  if (const CUresult result = memory.allocate(room->layout.size_bytes, kind, 0, &room->address);
+      result != CUDA_SUCCESS)
+    return result;
+  auto range = memory.find(room->address);
+  room->buffer_id = range->buffer_id;
+  if (is_later)
+    room->tiles = std::make_shared<Tiles>(std::move(range), room->layout,
+                                          (d.Flags & CUDA_ARRAY3D_SPARSE) != 0);
+  return CUDA_SUCCESS;
 }
 
-CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR& whole, unsigned level) {
-  const auto shrink = [level](size_t length) {
-    return length == 0 ? 0 : std::max<size_t>(length >> level, 1);
-  };
-  CUDA_ARRAY3D_DESCRIPTOR d = whole;
-  d.Width = shrink(d.Width);
-  d.Height = shrink(d.Height);
-  if (!has_slices_in_all_levels(d)) d.Depth = shrink(d.Depth);
-  return d;
-}
-
-uint64_t size_bytes(const CUDA_ARRAY3D_DESCRIPTOR& d, const Format& format) {
-  return uint64_t{d.Width} * std::max<uint64_t>(d.Height, 1) * std::max<uint64_t>(d.Depth, 1) *
-         format.element_bytes();
+std::shared_ptr<Array> array_in(Context& context, const Room& room, const Format& format,
+                                unsigned level, bool is_level) {
+  const auto& [offset_bytes, tiling, descriptor] = room.layout.levels[level];
+  return std::make_shared<Array>(Array{context, descriptor, format, room.address + offset_bytes,
+                                       room.buffer_id, tiling, room.tiles, is_level});
 }
 
 }  // namespace
@@ -217,12 +232,11 @@ CUresult create_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descripto
   Format format;
   if (const CUresult result = check(descriptor, false, &format); result != CUDA_SUCCESS)
     return result;
-  uint64_t address = 0;
-  const CUresult result = context.device.memory.allocate(size_bytes(descriptor, format),
-                                                         MemoryKind::ARRAY, 0, &address);
-  if (result != CUDA_SUCCESS) return result;
-  const uint64_t id = context.device.memory.find(address)->buffer_id;
-  *out = std::make_shared<Array>(Array{context, descriptor, format, address, id});
+  Room room;
+  if (const CUresult result = make_room(context.device.memory, descriptor, format, 1, &room);
+      result != CUDA_SUCCESS)
+    return result;
+  *out = array_in(context, room, format, 0, false);
   return CUDA_SUCCESS;
 }
 
@@ -231,22 +245,17 @@ CUresult create_mipmapped_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR&
   Format format;
   if (const CUresult result = check(descriptor, true, &format); result != CUDA_SUCCESS)
     return result;
-  const size_t depth = has_slices_in_all_levels(descriptor) ? 0 : descriptor.Depth;
+  const size_t depth = has_layers(descriptor) ? 0 : descriptor.Depth;
   const size_t longest = std::max({descriptor.Width, descriptor.Height, depth});
   n_levels = std::clamp(n_levels, 1u, static_cast<unsigned>(std::bit_width(longest)));
-  uint64_t n_bytes = 0, address = 0;
-  std::vector<uint64_t> offsets;
-  for (unsigned level = 0; level < n_levels; ++level) {
-    offsets.push_back(n_bytes);
-    n_bytes += (size_bytes(level_of(descriptor, level), format) + 15) / 16 * 16;
-  }
-  const CUresult result = context.device.memory.allocate(n_bytes, MemoryKind::ARRAY, 0, &address);
-  if (result != CUDA_SUCCESS) return result;
-  const uint64_t id = context.device.memory.find(address)->buffer_id;
-  *out = std::make_shared<MipmappedArray>(MipmappedArray{context, descriptor, address, {}});
+  Room room;
+  if (const CUresult result = make_room(context.device.memory, descriptor, format, n_levels, &room);
+      result != CUDA_SUCCESS)
+    return result;
+  *out = std::make_shared<MipmappedArray>(
+      MipmappedArray{context, descriptor, room.address, room.tiles, {}});
   for (unsigned level = 0; level < n_levels; ++level)
-    (*out)->levels.push_back(std::make_shared<Array>(
-        Array{context, level_of(descriptor, level), format, address + offsets[level], id, true}));
+    (*out)->levels.push_back(array_in(context, room, format, level, true));
   return CUDA_SUCCESS;
 }
 

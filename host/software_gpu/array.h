@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA arrays: what their elements are, and where they lie. Rows lie behind each other without
-// gaps, so do slices: the layers of a layered array, the faces of a cubemap.
+// CUDA arrays: what their elements are, and where they lie (tiling.h). Slices are also the layers
+// of a layered array, and the faces of a cubemap.
 #pragma once
 
 #include <cuda.h>
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "tiling.h"
 
 namespace software_gpu {
 
@@ -31,18 +33,20 @@ struct Array {
   const CUDA_ARRAY3D_DESCRIPTOR descriptor;
   const Format format;
   const uint64_t address;
-  const uint64_t buffer_id;     // of its memory, which another one may have had before
-  const bool is_level = false;  // of a mipmapped array, with which it goes
+  const uint64_t buffer_id;  // of its memory, which another one may have had before
+  const Tiling tiling;
+  const std::shared_ptr<Tiles> tiles;  // null: its memory is its own
+  const bool is_level = false;         // of a mipmapped array, with which it goes
   uint64_t n_rows() const { return std::max<uint64_t>(descriptor.Height, 1); }
   uint64_t n_slices() const { return std::max<uint64_t>(descriptor.Depth, 1); }
-  uint64_t pitch_bytes() const { return descriptor.Width * format.element_bytes(); }
-  uint64_t slice_bytes() const { return pitch_bytes() * n_rows(); }
+  uint64_t width_bytes() const { return descriptor.Width * format.element_bytes(); }
 };
 
 struct MipmappedArray {
   Context& context;
   const CUDA_ARRAY3D_DESCRIPTOR descriptor;
   const uint64_t address;
+  const std::shared_ptr<Tiles> tiles;
   std::vector<std::shared_ptr<Array>> levels;
 };
 

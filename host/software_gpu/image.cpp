@@ -20,14 +20,13 @@ bool is_aligned(size_t value, CUdevice_attribute alignment) {
 
 Level level_of(const Array& array) {
   const CUDA_ARRAY3D_DESCRIPTOR& d = array.descriptor;
-  const bool has_layers = d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   return {array.address,
-          array.pitch_bytes(),
-          array.slice_bytes(),
+          array.tiling,
           static_cast<uint32_t>(d.Width),
           static_cast<uint32_t>(array.n_rows()),
-          has_layers ? 1 : static_cast<uint32_t>(array.n_slices()),
-          array.buffer_id};
+          has_layers(d) ? 1 : static_cast<uint32_t>(array.n_slices()),
+          array.buffer_id,
+          array.tiles};
 }
 
 void add_shape(const Array& array, Image* image) {
@@ -48,7 +47,7 @@ CUresult of_linear(const CUDA_RESOURCE_DESC& resource, Image* out) {
       n_elements == 0 || exceeds(n_elements, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH))
     return CUDA_ERROR_INVALID_VALUE;
   out->is_table = true;
-  out->levels = {{r.devPtr, r.sizeInBytes, r.sizeInBytes, static_cast<uint32_t>(n_elements)}};
+  out->levels = {{r.devPtr, linear(r.sizeInBytes, 1), static_cast<uint32_t>(n_elements)}};
   return CUDA_SUCCESS;
 }
 
@@ -64,8 +63,8 @@ CUresult of_rows(const CUDA_RESOURCE_DESC& resource, Image* out) {
       exceeds(r.pitchInBytes, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH) ||
       r.pitchInBytes < r.width * out->format.element_bytes())
     return CUDA_ERROR_INVALID_VALUE;
-  out->levels = {{r.devPtr, r.pitchInBytes, r.pitchInBytes * r.height,
-                  static_cast<uint32_t>(r.width), static_cast<uint32_t>(r.height)}};
+  out->levels = {{r.devPtr, linear(r.pitchInBytes, r.height), static_cast<uint32_t>(r.width),
+                  static_cast<uint32_t>(r.height)}};
   return CUDA_SUCCESS;
 }
 
@@ -125,16 +124,16 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, const CUDA_ARRAY3D_DESC
     if (format.element_bytes() != out->format.element_bytes()) return CUDA_ERROR_INVALID_VALUE;
     out->format = format;
   }
-  const bool has_layers = out->is_layered || out->is_cubemap;
+  const bool is_of_layers = out->is_layered || out->is_cubemap;
   if (view.width != whole.Width || view.height != whole.Height || view.depth != whole.Depth ||
       view.firstMipmapLevel > view.lastMipmapLevel || view.firstLayer > view.lastLayer ||
       view.lastMipmapLevel >= out->levels.size() ||
-      view.lastLayer >= (has_layers ? out->n_layers : 1))
+      view.lastLayer >= (is_of_layers ? out->n_layers : 1))
     return CUDA_ERROR_INVALID_VALUE;
   out->levels = {out->levels.begin() + view.firstMipmapLevel,
                  out->levels.begin() + view.lastMipmapLevel + 1};
-  for (Level& level : out->levels) level.address += view.firstLayer * level.slice_bytes;
-  if (has_layers) out->n_layers = view.lastLayer - view.firstLayer + 1;
+  for (Level& level : out->levels) level.address += view.firstLayer * level.tiling.layer_bytes();
+  if (is_of_layers) out->n_layers = view.lastLayer - view.firstLayer + 1;
   if (out->is_cubemap && out->n_layers % 6 != 0) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
@@ -192,6 +191,8 @@ CUresult make_surface(const CUDA_RESOURCE_DESC& resource, Image* out) {
   if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = of_resource(resource, out, &whole);
   if (result != CUDA_SUCCESS) return result;
+  // Stores to what is not mapped are not dropped here.
+  if (whole.Flags & CUDA_ARRAY3D_SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
   out->is_surface = true;  // whether or not the array has CUDA_ARRAY3D_SURFACE_LDST (driver 580)
   return CUDA_SUCCESS;
 }

@@ -15,9 +15,11 @@
 namespace software_gpu {
 
 struct Level {
-  uint64_t address = 0, pitch_bytes = 0, slice_bytes = 0;
+  uint64_t address = 0;
+  Tiling tiling;
   uint32_t width = 1, height = 1, depth = 1;  // of what has layers: of one of them
   uint64_t buffer_id = 0;                     // of an array's memory; 0: what is at the address
+  std::weak_ptr<const Tiles> mapped_later{};  // where nothing is to be read before
 };
 
 struct Sampler {

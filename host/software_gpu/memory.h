@@ -18,11 +18,12 @@
 namespace software_gpu {
 
 /// VIRTUAL: a mapping of cuMemMap's, as far as the device may access it. IMPORTED: of another
-/// process.
+/// process. TILES: of an array whose memory is mapped later.
 enum class MemoryKind : uint8_t {
   DEVICE,
   MODULE,
   ARRAY,
+  TILES,
   HOST,
   REGISTERED,
   VIRTUAL,

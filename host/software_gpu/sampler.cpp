@@ -66,7 +66,9 @@ BoundImage::BoundImage(const Image& image, const Snapshot& memory) : image_(imag
   for (const Level& level : image.levels) {
     const Allocation* const there = memory.find(level.address);
     const bool is_same = there && (level.buffer_id == 0 || level.buffer_id == there->buffer_id);
-    n_bytes_.push_back(is_same ? there->size_bytes - (level.address - there->base) : 0);
+    const auto tiles = level.mapped_later.lock();
+    const bool is_there = !tiles || tiles->is_sparse() || tiles->is_mapped(level.address);
+    n_bytes_.push_back(is_same && is_there ? there->size_bytes - (level.address - there->base) : 0);
   }
 }
 
@@ -105,7 +107,7 @@ Texel BoundImage::border() const {
 
 char* BoundImage::bytes(uint64_t x_bytes, uint64_t y, uint64_t slice, uint32_t n_bytes) const {
   const Level& level = image_.levels.front();
-  const uint64_t offset = slice * level.slice_bytes + y * level.pitch_bytes + x_bytes;
+  const uint64_t offset = level.tiling.offset(x_bytes, y, slice);
   if (offset > n_bytes_.front() || n_bytes > n_bytes_.front() - offset) return nullptr;
   return reinterpret_cast<char*>(level.address + offset);
 }
@@ -121,8 +123,7 @@ std::optional<Texel> BoundImage::texel(size_t which, const int64_t (&index)[3],
     at[d] = static_cast<uint64_t>(i);
   }
   const uint32_t element_bytes = image_.format.element_bytes();
-  const uint64_t offset =
-      (at[2] + slice) * level.slice_bytes + at[1] * level.pitch_bytes + at[0] * element_bytes;
+  const uint64_t offset = level.tiling.offset(at[0] * element_bytes, at[1], at[2] + slice);
   if (offset > n_bytes_[which] || element_bytes > n_bytes_[which] - offset) {
     is_gone_ = true;
     return std::nullopt;

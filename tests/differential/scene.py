@@ -12,7 +12,9 @@ from typing import Any
 from differential.prototypes import is_old
 from differential.scene_base import (
     ARRAY_3D,
+    DEFERRED,
     DEVICE_MEMORY,
+    GRANULE,
     HOST_FUNCTION,
     KERNEL_NODE,
     KERNELS,
@@ -22,7 +24,9 @@ from differential.scene_base import (
     OLD_ARRAY,
     PLANES,
     POOL,
+    SPARSE,
     TEXTURE,
+    TILE_POOL,
     VIEW,
     WRITE_VALUE_32,
     Base,
@@ -35,6 +39,13 @@ class Scene(Base):
 
     # -- arrays and textures ----------------------------------------------------------------------
 
+    @property
+    def array_3d(self) -> bytes:
+        """The kind of array that the function is about."""
+        if "SparseProperties" in self.for_function or self.for_function == "cuMemMapArrayAsync":
+            return SPARSE
+        return DEFERRED if "MemoryRequirements" in self.for_function else ARRAY_3D
+
     @cached_property
     def array(self) -> Any:
         if self.for_function == "cuArrayGetPlane":
@@ -43,11 +54,11 @@ class Scene(Base):
                 return out
         if is_old(self.for_function):
             return self.made("cuArrayCreate", buffer(OLD_ARRAY))
-        return self.made("cuArray3DCreate_v2", buffer(ARRAY_3D))
+        return self.made("cuArray3DCreate_v2", buffer(self.array_3d))
 
     @cached_property
     def mipmapped_array(self) -> Any:
-        return self.made("cuMipmappedArrayCreate", buffer(ARRAY_3D), 1)
+        return self.made("cuMipmappedArrayCreate", buffer(self.array_3d), 1)
 
     @cached_property
     def array_resource(self) -> bytes:
@@ -124,6 +135,14 @@ class Scene(Base):
 
     def kernel_params(self) -> bytes:
         return KERNEL_NODE.pack(self.function.value, *[1] * 6, 0, 0, 0, 0, 0)
+
+    def array_mapping(self) -> bytes:
+        """One tile of 128 by 128 elements, at the start of a pool."""
+        size, none = ctypes.c_size_t(GRANULE), ctypes.c_uint64(0)
+        pool = self.made("cuMemCreate", size, buffer(TILE_POOL), none)
+        tile = struct.pack("<8I", 0, 0, 0, 0, 0, 128, 128, 1)
+        where = struct.pack("<I4xQI4x32s", 0, self.array.value, 0, tile)
+        return where + struct.pack("<IIQQII8x", 1, 0, pool.value, 0, 1, 0)
 
     def memory_op(self) -> bytes:
         return MEM_OP.pack(WRITE_VALUE_32, self.memory.value, 1)

@@ -11,6 +11,7 @@
 #include "kvgpu/graph_calls.h"
 #include "kvgpu/image_calls.h"
 #include "kvgpu/layout.h"
+#include "kvgpu/memory_calls.h"
 #include "kvgpu/module_calls.h"
 #include "kvgpu/opcodes.gen.h"
 #include "kvgpu/plain_calls.gen.h"
@@ -239,6 +240,29 @@ Session images() {
   return s;
 }
 
+Session mapped_arrays() {
+  const wire::Handle array = handle(Kind::ARRAY);
+  const uint64_t pool = 77;
+  const wire::PhysicalProperties properties{CU_MEM_ALLOCATION_TYPE_PINNED, 0, 0,
+                                            CU_MEM_CREATE_USAGE_TILE_POOL, 0, 0};
+  wire::ArrayMapping tile{};
+  tile.array = array;
+  tile.offset[0] = tile.extent[0] = tile.extent[1] = 128;
+  tile.extent[2] = 1;
+  tile.memory = pool;
+  tile.operation = CU_MEM_OPERATION_TYPE_MAP;
+  tile.device_mask = 1;
+  Session s;
+  s.begin().say(Op::cuArray3DCreate_v2,
+                wire::ArrayCreate{CONTEXT, array, 512, 512, 0, CU_AD_FORMAT_FLOAT, 1,
+                                  CUDA_ARRAY3D_SPARSE, 1});
+  s.say(Op::cuMemCreate, wire::PhysicalCreate{pool, 2 << 20, 0, properties});
+  s.say(Op::cuMemMapArrayAsync, wire::MapArrays{STREAM, 0, 1}, bytes_of(tile));
+  s.say(Op::cuMemRelease, wire::PhysicalRef{pool});
+  s.say(Op::cuArrayDestroy, wire::cuArrayDestroy_in{CONTEXT, array});
+  return s;
+}
+
 // A fat binary with one entry of machine code that is an ELF header alone.
 std::string fatbin() {
   const uint32_t head[] = {0xBA55ED50, 16u << 16 | 1, 128, 0};
@@ -262,6 +286,7 @@ int main(int argc, char** argv) {
   streams().write(argv[1], "streams");
   graphs().write(argv[1], "graphs");
   images().write(argv[1], "images");
+  mapped_arrays().write(argv[1], "mapped_arrays");
   kernels(Op::cuLibraryLoadData, Op::cuLibraryGetKernel, Op::cuLibraryGetGlobal, fatbin())
       .write(argv[1], "library");
   kernels(Op::cuModuleLoadData, Op::cuModuleGetFunction, Op::cuModuleGetGlobal_v2,

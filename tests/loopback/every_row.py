@@ -150,6 +150,8 @@ SPECIAL: dict[tuple[str, str], Callable[[Scene], Any]] = {
         (f"cuStream{verb}Attribute", "attr"): lambda _: SYNCHRONIZATION_POLICY
         for verb in ("Get", "Set")
     },
+    ("cuMemMapArrayAsync", "mapInfoList"): lambda s: s.array_mapping(),
+    ("cuMemMapArrayAsync", "count"): lambda _: 1,
     ("cuMemPoolSetAccess", "count"): lambda _: ctypes.c_size_t(1),
     ("cuMemSetAccess", "count"): lambda _: ctypes.c_size_t(1),
     ("cuDeviceGetP2PAtomicCapabilities", "count"): lambda _: 1,

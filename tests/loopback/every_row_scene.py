@@ -163,6 +163,11 @@ class Scene:
     def array(self) -> Any:
         return made("cuArray3DCreate_v2", ARRAY_3D)
 
+    def array_mapping(self) -> bytes:
+        """All zeros, but for what is mapped where, and by which device."""
+        array, memory = self.array().value, self.physical().value
+        return struct.pack("<8xQ40xIIQQI12x", array, 1, 0, memory, 0, 1)
+
     def mipmapped_array(self) -> Any:
         return made("cuMipmappedArrayCreate", ARRAY_3D, 1)
 

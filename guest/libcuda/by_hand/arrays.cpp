@@ -7,7 +7,6 @@
 #include "generated/api.gen.h"
 #include "kvgpu/plain_calls.gen.h"
 #include "memory_limit.h"
-#include "refuse.h"
 
 namespace kvgpu::guest {
 
@@ -15,8 +14,9 @@ namespace {
 
 constexpr unsigned MAPPED_LATER = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 
-// What its first level takes at least.
+// What its first level takes at least. Memory that is mapped later counts where it is made.
 uint64_t least_bytes(const CUDA_ARRAY3D_DESCRIPTOR& d) {
+  if ((d.Flags & MAPPED_LATER) != 0) return 0;
   uint64_t bytes = std::max(wire::channel_bytes(d.Format), 1u) * uint64_t{d.NumChannels};
   for (const uint64_t n : {d.Width, std::max<size_t>(d.Height, 1), std::max<size_t>(d.Depth, 1)}) {
     if (__builtin_mul_overflow(bytes, n, &bytes)) return UINT64_MAX;
@@ -31,9 +31,6 @@ CUresult create(Handle* array, wire::Op op, const CUDA_ARRAY3D_DESCRIPTOR* descr
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (array == nullptr || descriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUDA_ARRAY3D_DESCRIPTOR& d = *descriptor;
-  if ((d.Flags & MAPPED_LATER) != 0) {
-    return static_cast<CUresult>(refuse_part("an array whose memory is mapped later"));
-  }
   const uint64_t bytes = least_bytes(d);
   const Allowance allowance(call, bytes);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
@@ -44,10 +41,13 @@ CUresult create(Handle* array, wire::Op op, const CUDA_ARRAY3D_DESCRIPTOR* descr
   const wire::ArrayCreate body{call.context(), object->handle, d.Width,
                                d.Height,       d.Depth,        static_cast<uint32_t>(d.Format),
                                d.NumChannels,  d.Flags,        n_levels};
-  if (const CUresult bad = call.sync(op, body, &object->shape)) {
+  wire::ArrayMade made;
+  if (const CUresult bad = call.sync(op, body, &made)) {
     forget(object->handle);
     return bad;
   }
+  object->shape = made.shape;
+  object->needs = made.needs;
   object->bytes = bytes;
   *array = from_wire<Handle>(object->handle);
   return CUDA_SUCCESS;
@@ -77,12 +77,42 @@ CUresult get_part(CUarray* part, wire::Op op, Array* whole, unsigned index) {
   return CUDA_SUCCESS;
 }
 
-// Arrays that are sparse or mapped later cannot be made, and of others nothing can be told.
+// `kind`: the flag of the arrays that have such an answer. A level has none of its own.
 template <typename Handle>
-CUresult tell_nothing(Handle handle) {
+CUresult find_needs(Handle handle, unsigned kind, const wire::ArrayNeeds** needs) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  return find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+  const Array* const array = find(handle);
+  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *needs = &array->needs;
+  return array->is_part || (array->shape.flags & kind) == 0 ? CUDA_ERROR_INVALID_VALUE
+                                                            : CUDA_SUCCESS;
+}
+
+template <typename Handle>
+CUresult get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* properties, Handle handle) {
+  const wire::ArrayNeeds* needs;
+  if (const CUresult bad = find_needs(handle, CUDA_ARRAY3D_SPARSE, &needs)) return bad;
+  if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *properties = {};
+  properties->tileExtent = {needs->tile[0], needs->tile[1], needs->tile[2]};
+  properties->miptailFirstLevel = needs->miptail_first_level;
+  properties->miptailSize = needs->miptail_bytes;
+  properties->flags = needs->flags;
+  return CUDA_SUCCESS;
+}
+
+template <typename Handle>
+CUresult get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, Handle handle,
+                                 CUdevice device) {
+  const wire::ArrayNeeds* needs;
+  if (const CUresult bad = find_needs(handle, CUDA_ARRAY3D_DEFERRED_MAPPING, &needs)) return bad;
+  if (requirements == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (Session::get().find_device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *requirements = {};
+  requirements->size = needs->bytes;
+  requirements->alignment = needs->alignment_bytes;
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -145,19 +175,24 @@ CUresult array_get_descriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor, CUarra
   return CUDA_SUCCESS;
 }
 
-CUresult array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray array) {
-  return tell_nothing(array);
+CUresult array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
+                                     CUarray array) {
+  return get_sparse_properties(sparseProperties, array);
 }
-CUresult array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray array, CUdevice) {
-  return tell_nothing(array);
+CUresult array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
+                                       CUarray array, CUdevice device) {
+  return get_memory_requirements(memoryRequirements, array, device);
 }
-CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES*,
+// Of a mipmapped one driver 580 answers nothing but INVALID_VALUE, whatever is wrong.
+CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
                                                CUmipmappedArray mipmap) {
-  return tell_nothing(mipmap);
+  const CUresult result = get_sparse_properties(sparseProperties, mipmap);
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUmipmappedArray,
-                                                 CUdevice) {
-  return CUDA_ERROR_INVALID_VALUE;  // as driver 580, whatever it is
+CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
+                                                 CUmipmappedArray mipmap, CUdevice device) {
+  const CUresult result = get_memory_requirements(memoryRequirements, mipmap, device);
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace kvgpu::guest

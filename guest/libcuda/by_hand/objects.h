@@ -189,8 +189,9 @@ struct Array {  // CUarray and CUmipmappedArray
   Context* context = nullptr;
   bool is_mipmapped = false;
   wire::ArrayShape shape{};
-  bool is_part = false;  // a level or a plane
-  uint64_t bytes = 0;    // at least; those of a part are the whole's
+  wire::ArrayNeeds needs{};  // of those that are sparse or mapped later
+  bool is_part = false;      // a level or a plane
+  uint64_t bytes = 0;        // at least; those of a part are the whole's
   std::mutex mutex;
   std::map<unsigned, wire::Handle> parts;  // levels or planes, which go with it
 };

@@ -618,6 +618,7 @@ CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* spa
                                                CUmipmappedArray mipmap);
 CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
                                                  CUmipmappedArray mipmap, CUdevice device);
+CUresult mem_map_array_async(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream hStream);
 CUresult device_get_texture_1d_linear_max_width(size_t* maxWidthInElements, CUarray_format format,
                                                 unsigned int numChannels, CUdevice dev);
 CUresult tex_object_create(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pResDesc,

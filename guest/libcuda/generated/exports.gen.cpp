@@ -5257,6 +5257,20 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
                              },
                              memoryRequirements, mipmap, device));
 }
+EXPORT CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count,
+                                           CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemMapArrayAsync", "async",
+                                            "mapInfoList count hStream"};
+  return guest::answered("cuMemMapArrayAsync", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::mem_map_array_async(
+                                                         mapInfoList, count, hStream);
+                                                   },
+                                                   mapInfoList, count, hStream));
+}
 EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements,
                                                            CUarray_format format,
                                                            unsigned int numChannels, CUdevice dev) {
@@ -6655,6 +6669,20 @@ EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) 
                                                           hStream ? hStream : CU_STREAM_PER_THREAD);
                                                     },
                                                     dptr, hStream));
+}
+EXPORT CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned int count,
+                                                CUstream hStream) {
+  static constinit guest::TracedEntry entry{"cuMemMapArrayAsync_ptsz", "async",
+                                            "mapInfoList count hStream"};
+  return guest::answered("cuMemMapArrayAsync_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               return guest::mem_map_array_async(
+                                   mapInfoList, count, hStream ? hStream : CU_STREAM_PER_THREAD);
+                             },
+                             mapInfoList, count, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count,
                                                 CUdevice dstDevice, CUstream hStream) {

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kvgpu::guest {
-const RefusedName REFUSED_NAMES[91] = {
+const RefusedName REFUSED_NAMES[89] = {
     {"cuCheckpointProcessCheckpoint", "checkpoints would have to be taken on the host"},
     {"cuCheckpointProcessGetRestoreThreadId", "checkpoints would have to be taken on the host"},
     {"cuCheckpointProcessGetState", "checkpoints would have to be taken on the host"},
@@ -116,14 +116,6 @@ const RefusedName REFUSED_NAMES[91] = {
      "0, as on an H200"},
     {"cuMemGetAttribute", "exported by the driver, but described nowhere"},
     {"cuMemGetHandleForAddressRange", "GPUDirect RDMA needs the GPU in the VM"},
-    {"cuMemMapArrayAsync",
-     "arrays whose memory is mapped later are not served; "
-     "CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED and "
-     "CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED are 0"},
-    {"cuMemMapArrayAsync_ptsz",
-     "arrays whose memory is mapped later are not served; "
-     "CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED and "
-     "CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED are 0"},
     {"cuMulticastAddDevice",
      "multicast objects (NVLink) are not served; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0"},
     {"cuMulticastBindAddr",
@@ -154,8 +146,8 @@ const RefusedName REFUSED_NAMES[91] = {
      "memory and semaphores of other APIs (Vulkan, NvSci) are not in reach of a VM; what "
      "cuMemCreate has made is imported by cuMemImportFromShareableHandle"},
 };
-const int N_REFUSED_NAMES = 91;
-std::atomic<uint64_t> refused_calls[91];
+const int N_REFUSED_NAMES = 89;
+std::atomic<uint64_t> refused_calls[89];
 }  // namespace kvgpu::guest
 
 EXPORT int cuCheckpointProcessCheckpoint() { return kvgpu::guest::refuse(0); }
@@ -232,20 +224,18 @@ EXPORT int cuMemBatchDecompressAsync() { return kvgpu::guest::refuse(70); }
 EXPORT int cuMemBatchDecompressAsync_ptsz() { return kvgpu::guest::refuse(71); }
 EXPORT int cuMemGetAttribute() { return kvgpu::guest::refuse(72); }
 EXPORT int cuMemGetHandleForAddressRange() { return kvgpu::guest::refuse(73); }
-EXPORT int cuMemMapArrayAsync() { return kvgpu::guest::refuse(74); }
-EXPORT int cuMemMapArrayAsync_ptsz() { return kvgpu::guest::refuse(75); }
-EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(76); }
-EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(77); }
-EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(78); }
-EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(79); }
-EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(80); }
-EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(81); }
-EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(82); }
-EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(83); }
-EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(84); }
-EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(85); }
-EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(86); }
-EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(87); }
-EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(88); }
-EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(89); }
-EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(90); }
+EXPORT int cuMulticastAddDevice() { return kvgpu::guest::refuse(74); }
+EXPORT int cuMulticastBindAddr() { return kvgpu::guest::refuse(75); }
+EXPORT int cuMulticastBindMem() { return kvgpu::guest::refuse(76); }
+EXPORT int cuMulticastCreate() { return kvgpu::guest::refuse(77); }
+EXPORT int cuMulticastGetGranularity() { return kvgpu::guest::refuse(78); }
+EXPORT int cuMulticastUnbind() { return kvgpu::guest::refuse(79); }
+EXPORT int cuProfilerInitialize() { return kvgpu::guest::refuse(80); }
+EXPORT int cuSignalExternalSemaphoresAsync() { return kvgpu::guest::refuse(81); }
+EXPORT int cuSignalExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(82); }
+EXPORT int cuVDPAUCtxCreate() { return kvgpu::guest::refuse(83); }
+EXPORT int cuVDPAUCtxCreate_v2() { return kvgpu::guest::refuse(84); }
+EXPORT int cuVDPAUGetDevice() { return kvgpu::guest::refuse(85); }
+EXPORT int cuWGLGetDevice() { return kvgpu::guest::refuse(86); }
+EXPORT int cuWaitExternalSemaphoresAsync() { return kvgpu::guest::refuse(87); }
+EXPORT int cuWaitExternalSemaphoresAsync_ptsz() { return kvgpu::guest::refuse(88); }

@@ -207,6 +207,7 @@ CUresult array_get_plane(Session& session, const Task& task, ReplyWriter& reply)
 CUresult mipmapped_array_create(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mipmapped_array_destroy(Session& session, const Task& task, ReplyWriter& reply);
 CUresult mipmapped_array_get_level(Session& session, const Task& task, ReplyWriter& reply);
+CUresult mem_map_array_async(Session& session, const Task& task, ReplyWriter& reply);
 CUresult device_get_texture_1d_linear_max_width(Session& session, const Task& task,
                                                 ReplyWriter& reply);
 CUresult tex_object_create(Session& session, const Task& task, ReplyWriter& reply);

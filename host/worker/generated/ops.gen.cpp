@@ -419,6 +419,8 @@ constexpr Row ROWS[] = {
      {"cuMipmappedArrayDestroy", Route::BLOCK, true, &mipmapped_array_destroy, {}}},
     {wire::Op::cuMipmappedArrayGetLevel,
      {"cuMipmappedArrayGetLevel", Route::EXECUTE, false, &mipmapped_array_get_level, {}}},
+    {wire::Op::cuMemMapArrayAsync,
+     {"cuMemMapArrayAsync", Route::ENQUEUE, false, &mem_map_array_async, OUT_OF_MEMORY}},
     {wire::Op::cuDeviceGetTexture1DLinearMaxWidth,
      {"cuDeviceGetTexture1DLinearMaxWidth",
       Route::EXECUTE,

@@ -13,16 +13,39 @@ CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const wire::ArrayCreate& body) {
           body.n_channels, body.flags};
 }
 
-// Memory that is mapped later would be no allocation of the guest's.
-bool is_allowed(const wire::ArrayCreate& body) {
-  return (body.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) == 0;
+wire::ArrayShape shape_of(const CUDA_ARRAY3D_DESCRIPTOR& d) {
+  return {d.Width, d.Height, d.Depth, static_cast<uint32_t>(d.Format), d.NumChannels, d.Flags, 0};
 }
 
-CUresult tell_shape(const Session& session, CUarray array, ReplyWriter& reply) {
+CUresult tell_shape(const Session& session, CUarray array, wire::ArrayShape* shape) {
   CUDA_ARRAY3D_DESCRIPTOR d{};
-  if (const CUresult bad = session.driver->cuArray3DGetDescriptor_v2(&d, array)) return bad;
-  reply.put(wire::ArrayShape{d.Width, d.Height, d.Depth, static_cast<uint32_t>(d.Format),
-                             d.NumChannels, d.Flags, 0});
+  const CUresult result = session.driver->cuArray3DGetDescriptor_v2(&d, array);
+  *shape = shape_of(d);
+  return result;
+}
+
+// What an array that is sparse, or mapped later, needs: it never changes.
+template <typename Array, typename GetTiles, typename GetMemory>
+CUresult tell_needs(const DriverTable& driver, Array array, unsigned flags, GetTiles get_tiles,
+                    GetMemory get_memory, wire::ArrayNeeds* needs) {
+  CUDA_ARRAY_SPARSE_PROPERTIES sparse{};
+  if ((flags & CUDA_ARRAY3D_SPARSE) != 0) {
+    if (const CUresult bad = get_tiles(&sparse, array)) return bad;
+  }
+  CUDA_ARRAY_MEMORY_REQUIREMENTS memory{};
+  if ((flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0) {
+    CUdevice device;
+    if (const CUresult bad = driver.cuCtxGetDevice(&device)) return bad;
+    if (const CUresult bad = get_memory(&memory, array, device)) return bad;
+  }
+  const auto& tile = sparse.tileExtent;
+  *needs = {{tile.width, tile.height, tile.depth},
+            sparse.miptailFirstLevel,
+            sparse.miptailSize,
+            sparse.flags,
+            0,
+            memory.size,
+            memory.alignment};
   return CUDA_SUCCESS;
 }
 
@@ -36,7 +59,10 @@ CUresult name_part(Session& session, const Task& task, ReplyWriter& reply, Get g
   CUarray part = nullptr;
   if (const CUresult bad = get(&part, whole, body.index)) return bad;
   if (!session.handles.add(body.part, part, body.whole)) session.violation(task);
-  return tell_shape(session, part, reply);
+  wire::ArrayShape shape;
+  const CUresult result = tell_shape(session, part, &shape);
+  reply.put(shape);
+  return result;
 }
 
 }  // namespace
@@ -44,19 +70,23 @@ CUresult name_part(Session& session, const Task& task, ReplyWriter& reply, Get g
 CUresult array_3d_create_v2(Session& session, const Task& task, ReplyWriter& reply) {
   wire::ArrayCreate body;
   if (!task.read(&body)) session.violation(task);
-  if (!is_allowed(body)) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult bad = session.enter(body.context)) return bad;
+  const DriverTable& driver = *session.driver;
   const CUDA_ARRAY3D_DESCRIPTOR descriptor = descriptor_of(body);
   CUarray array = nullptr;
-  if (const CUresult bad = session.driver->cuArray3DCreate_v2(&array, &descriptor)) return bad;
+  if (const CUresult bad = driver.cuArray3DCreate_v2(&array, &descriptor)) return bad;
   if (!session.handles.add(body.array, array, body.context)) session.violation(task);
-  return tell_shape(session, array, reply);
+  wire::ArrayMade made;
+  if (const CUresult bad = tell_shape(session, array, &made.shape)) return bad;
+  const CUresult result = tell_needs(driver, array, body.flags, driver.cuArrayGetSparseProperties,
+                                     driver.cuArrayGetMemoryRequirements, &made.needs);
+  reply.put(made);
+  return result;
 }
 
 CUresult mipmapped_array_create(Session& session, const Task& task, ReplyWriter& reply) {
   wire::ArrayCreate body;
   if (!task.read(&body)) session.violation(task);
-  if (!is_allowed(body)) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult bad = session.enter(body.context)) return bad;
   const DriverTable& driver = *session.driver;
   const CUDA_ARRAY3D_DESCRIPTOR descriptor = descriptor_of(body);
@@ -65,9 +95,12 @@ CUresult mipmapped_array_create(Session& session, const Task& task, ReplyWriter&
     return bad;
   }
   if (!session.handles.add(body.array, array, body.context)) session.violation(task);
-  reply.put(wire::ArrayShape{body.width, body.height, body.depth, body.format, body.n_channels,
-                             body.flags, 0});
-  return CUDA_SUCCESS;
+  wire::ArrayMade made{shape_of(descriptor), {}};
+  const CUresult result =
+      tell_needs(driver, array, body.flags, driver.cuMipmappedArrayGetSparseProperties,
+                 driver.cuMipmappedArrayGetMemoryRequirements, &made.needs);
+  reply.put(made);
+  return result;
 }
 
 CUresult mipmapped_array_get_level(Session& session, const Task& task, ReplyWriter& reply) {

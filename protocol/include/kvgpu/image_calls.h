@@ -18,7 +18,7 @@ struct CopyBox {  // of cuMemcpy3DAsync_v2: all copies with arrays, too
 };
 
 // ---- arrays
-struct ArrayCreate {  // and cuMipmappedArrayCreate; the reply is ArrayShape
+struct ArrayCreate {  // and cuMipmappedArrayCreate; the reply is ArrayShape, ArrayNeeds
   Handle context;
   Handle array;
   uint64_t width;
@@ -38,6 +38,21 @@ struct ArrayShape {  // CUDA 13.0 cuda.h: CUDA_ARRAY3D_DESCRIPTOR, as the driver
   uint32_t flags;
   uint32_t reserved;
 };
+struct ArrayNeeds {  // zeroes but of arrays that are sparse or mapped later
+  // CUDA 13.0 cuda.h: CUDA_ARRAY_SPARSE_PROPERTIES
+  uint32_t tile[3];
+  uint32_t miptail_first_level;
+  uint64_t miptail_bytes;
+  uint32_t flags;
+  uint32_t reserved;
+  // CUDA_ARRAY_MEMORY_REQUIREMENTS
+  uint64_t bytes;
+  uint64_t alignment_bytes;
+};
+struct ArrayMade {
+  ArrayShape shape;
+  ArrayNeeds needs;
+};
 struct ArrayPart {  // a level or a plane, called `part` from now on; the reply is ArrayShape
   Handle context;
   Handle whole;
@@ -45,6 +60,28 @@ struct ArrayPart {  // a level or a plane, called `part` from now on; the reply 
   uint32_t index;
   uint32_t reserved;
 };
+struct MapArrays {  // followed by n x ArrayMapping
+  Handle stream;
+  uint64_t mark;
+  uint64_t n;
+};
+struct ArrayMapping {  // CUDA 13.0 cuda.h: CUarrayMapInfo
+  Handle array;
+  uint32_t resource_type;
+  uint32_t subresource_type;
+  uint32_t level;
+  uint32_t layer;
+  uint32_t offset[3];  // in elements
+  uint32_t extent[3];
+  uint64_t tail_offset;  // of a mip tail, whose layer is the one above
+  uint64_t tail_bytes;
+  uint64_t memory;  // the number of physical memory; 0 to unmap
+  uint64_t memory_offset;
+  uint32_t operation;
+  uint32_t device_mask;
+};
+static_assert(sizeof(ArrayMapping) == 88);
+inline constexpr uint32_t MAX_ARRAY_MAPPINGS = 128;  // in one record
 // CUDA 13.0 cuda.h, CUarray_format; 0: of those whose elements are not one after another.
 constexpr uint32_t channel_bytes(uint32_t format) {
   switch (format) {

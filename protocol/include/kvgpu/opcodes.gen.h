@@ -250,6 +250,7 @@ enum class Op : uint16_t {
   cuFlushGPUDirectRDMAWrites = 580,
   FLOOR_PLAN = 660,
   HOST_PHYSICAL = 760,
+  cuMemMapArrayAsync = 795,
 };
 
 // The minor version of the protocol that brought the record.
@@ -439,6 +440,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::FLOOR_PLAN:
       return 3;
     case Op::HOST_PHYSICAL:
+    case Op::cuMemMapArrayAsync:
       return 4;
     default:
       return 1;
