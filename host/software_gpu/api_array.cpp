@@ -53,14 +53,15 @@ SOFTWARE_GPU_API cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* descriptor, CUar
   return CUDA_SUCCESS;
 }
 
+// It says itself in which context it is.
 SOFTWARE_GPU_API cuArrayDestroy(CUarray handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(check_capture_safe(*context));
+  RETURN_IF_FAILED(enter_without_error());
   Driver& driver = Driver::instance();
   const auto array = driver.arrays.find(handle);
-  if (array && array->is_level) return CUDA_SUCCESS;  // it goes with the whole (driver 580)
-  if (!array || !driver.arrays.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  RETURN_IF_FAILED(check_capture_safe(array->context));
+  if (array->is_level) return CUDA_SUCCESS;  // it goes with the whole (driver 580)
+  if (!driver.arrays.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
   return release(array->context, array->address);
 }
 
@@ -98,12 +99,13 @@ SOFTWARE_GPU_API cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle,
 }
 
 SOFTWARE_GPU_API cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(check_capture_safe(*context));
-  const auto array = Driver::instance().mipmapped_arrays.take(handle);
+  RETURN_IF_FAILED(enter_without_error());
+  Driver& driver = Driver::instance();
+  const auto array = driver.mipmapped_arrays.find(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
-  for (const auto& level : array->levels) Driver::instance().arrays.take(level.get());
+  RETURN_IF_FAILED(check_capture_safe(array->context));
+  if (!driver.mipmapped_arrays.take(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  for (const auto& level : array->levels) driver.arrays.take(level.get());
   return release(array->context, array->address);
 }
 

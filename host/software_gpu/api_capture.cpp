@@ -167,8 +167,7 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
-  if (!graph) return CUDA_ERROR_INVALID_VALUE;
-  *graph = nullptr;
+  if (graph) *graph = nullptr;
   std::lock_guard lock(context->order_mutex);
   const std::shared_ptr<Capture> capture = stream->capture;
   if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -193,7 +192,10 @@ SOFTWARE_GPU_API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     drop_graph(*capture);
     return result;
   }
-  *graph = reinterpret_cast<CUgraph>(capture->graph.get());
+  if (graph)
+    *graph = reinterpret_cast<CUgraph>(capture->graph.get());
+  else
+    drop_graph(*capture);
   return CUDA_SUCCESS;
 }
 

@@ -129,6 +129,7 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned flags)
 SOFTWARE_GPU_API cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice ordinal) {
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
+  RETURN_IF_FAILED(enter_without_error());
   if (!handle || flags & ~VALID_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   auto context = std::make_shared<Context>(*device);
   context->flags = flags;
@@ -276,7 +277,7 @@ CUresult Context::find_heap(std::shared_ptr<DeviceHeap>* found) {
 SOFTWARE_GPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  if (!value || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
   const auto found = context->limits.find(limit);
@@ -288,7 +289,7 @@ SOFTWARE_GPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   RETURN_IF_FAILED(check_capture_safe(*context));
-  if (limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (default_limit(limit) == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->order_mutex);
   if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && (context->heap || value == 0))
@@ -306,8 +307,9 @@ SOFTWARE_GPU_API cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 }
 
 SOFTWARE_GPU_API cuCtxGetFlags(unsigned* flags) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(enter_without_context());
+  const Context* const context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   // As on driver 580, where a primary context maps host memory whatever it was asked for.
   const bool is_primary = context == &context->device.context;
@@ -316,8 +318,9 @@ SOFTWARE_GPU_API cuCtxGetFlags(unsigned* flags) {
 }
 
 SOFTWARE_GPU_API cuCtxSetFlags(unsigned flags) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(enter_without_context());
+  Context* const context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (flags & ~VALID_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
@@ -335,7 +338,7 @@ SOFTWARE_GPU_API cuCtxSetCacheConfig(CUfunc_cache config) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   RETURN_IF_FAILED(check_capture_safe(*context));
-  if (config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  if (static_cast<unsigned>(config) > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   context->cache_config = config;
   return CUDA_SUCCESS;
 }
@@ -352,8 +355,9 @@ SOFTWARE_GPU_API cuCtxGetSharedMemConfig(CUsharedconfig* config) {
 SOFTWARE_GPU_API cuCtxSetSharedMemConfig(CUsharedconfig config) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
-                                                             : CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  const bool is_known = static_cast<unsigned>(config) <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE;
+  return is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 SOFTWARE_GPU_API cuCtxResetPersistingL2Cache() {

@@ -311,6 +311,7 @@ CUresult fill_rows(CUdeviceptr pointer, size_t pitch_bytes, T value, size_t widt
 
 CUresult software_gpu::make_copy(Context& context, const CUDA_MEMCPY3D& p, Operation* operation) {
   bool pageable;
+  RETURN_IF_FAILED(context.sticky_error());
   if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_ERROR_INVALID_VALUE;
   return rows_operation(context, p, operation, &pageable);
 }
@@ -330,6 +331,7 @@ CUresult software_gpu::copy_rows(const CUDA_MEMCPY3D& p, CUstream handle) {
 
 CUresult software_gpu::make_fill(Context& context, const CUDA_MEMSET_NODE_PARAMS& p,
                                  Operation* operation) {
+  RETURN_IF_FAILED(context.sticky_error());
   if (p.width == 0 || p.height == 0) return CUDA_ERROR_INVALID_VALUE;
   switch (p.elementSize) {
     case 1:

@@ -226,7 +226,7 @@ SOFTWARE_GPU_API cuGetProcAddress_v2(const char* symbol, void** function, int ve
     if (strcmp(entry.name, symbol) != 0) continue;
     has_versions = true;
     answer = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    if (version < entry.since) continue;
+    if (version >= 0 && version < entry.since) continue;  // negative: the newest, as natively
     *function = own_symbol(entry.symbol);
     break;
   }

@@ -128,6 +128,7 @@ SOFTWARE_GPU_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle
   if (!handle || !graph || flags > CU_GRAPH_COND_ASSIGN_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = context_of(context_handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  RETURN_IF_FAILED(context->sticky_error());
   graph->conditions.push_back(
       std::make_shared<Condition>(*context, default_value, flags == CU_GRAPH_COND_ASSIGN_DEFAULT));
   *handle = graph->conditions.back()->handle();

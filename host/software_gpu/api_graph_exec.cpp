@@ -117,6 +117,7 @@ CUgraphExecUpdateResult compare(const Graph& now, const Graph& then, const Graph
 
 SOFTWARE_GPU_API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
                                              unsigned long long flags) {
+  RETURN_IF_FAILED(enter_without_error());
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                                CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
@@ -127,6 +128,7 @@ SOFTWARE_GPU_API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
 
 SOFTWARE_GPU_API cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
                                               CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  RETURN_IF_FAILED(enter_without_error());
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   parameters->hErrNode_out = nullptr;
   parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -197,7 +199,9 @@ SOFTWARE_GPU_API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
   RETURN_IF_FAILED(enter_without_context());
   const auto exec = Driver::instance().graph_execs.find(handle);
   const auto graph = Driver::instance().graphs.find(graph_handle);
-  if (!exec || !graph || !info) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphExecUpdateResultInfo unwanted;
+  if (!info) info = &unwanted;
+  if (!exec || !graph) return CUDA_ERROR_INVALID_VALUE;
   const GraphNode* culprit = nullptr;
   *info = {};
   info->result = compare(*exec->graph, *graph, &culprit);

@@ -19,7 +19,7 @@ CUresult software_gpu::add_node(CUgraphNode* out, CUgraph handle, const CUgraphN
       return CUDA_ERROR_INVALID_VALUE;
     before.push_back(node_of(after[i]));
   }
-  Context* const context = context_handle ? context_of(context_handle) : current_context();
+  Context* const context = context_handle ? context_of(context_handle) : &any_context();
   Operation operation;
   RETURN_IF_FAILED(make(context, &operation));
   *out = reinterpret_cast<CUgraphNode>(graph->add(std::move(operation), std::move(before)));
@@ -72,7 +72,7 @@ CUresult set_kernel(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_P
 CUresult set_copy(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* p, CUcontext handle) {
   GraphNode* target;
   RETURN_IF_FAILED(find_target(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY, &target));
-  Context* const context = handle ? context_of(handle) : current_context();
+  Context* const context = handle ? context_of(handle) : &any_context();
   if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
   return make_copy(*context, *p, &target->operation);
 }
@@ -81,7 +81,7 @@ CUresult set_fill(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PAR
                   CUcontext handle) {
   GraphNode* target;
   RETURN_IF_FAILED(find_target(exec, node, CU_GRAPH_NODE_TYPE_MEMSET, &target));
-  Context* const context = handle ? context_of(handle) : current_context();
+  Context* const context = handle ? context_of(handle) : &any_context();
   if (!p || !context) return CUDA_ERROR_INVALID_VALUE;
   return make_fill(*context, *p, &target->operation);
 }
@@ -137,7 +137,7 @@ SOFTWARE_GPU_API cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const
                                          size_t n, const CUDA_KERNEL_NODE_PARAMS* p) {
   return add_node(node, graph, after, n, nullptr, [p](Context* context, Operation* operation) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     return make_kernel(*context, *p, false, operation);
   });
 }
@@ -186,7 +186,6 @@ SOFTWARE_GPU_API cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph handle, const 
                                        size_t n, CUdeviceptr pointer) {
   return add_node(node, handle, after, n, nullptr, [=](Context* context, Operation* operation) {
     const auto graph = Driver::instance().graphs.find(handle);
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     return make_free(context->device, *graph, pointer, operation);
   });
 }
@@ -350,6 +349,7 @@ SOFTWARE_GPU_API cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAtt
   RETURN_IF_FAILED(enter_without_context());
   if (!params_of(node, CU_GRAPH_NODE_TYPE_KERNEL) || !value || !is_known(id))
     return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(enter_without_error());
   node_of(node)->attributes[id] = *value;
   if (id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE || !current_context()) return CUDA_SUCCESS;
   const CUDA_KERNEL_NODE_PARAMS p = node_of(node)->operation.params->kernel;

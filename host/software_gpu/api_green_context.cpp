@@ -52,11 +52,17 @@ CUresult query(const Device& device, unsigned n_sms, CUdevResourceType type, CUd
 }
 
 /// One that lives.
-CUresult find_green(CUgreenCtx handle, std::shared_ptr<GreenContext>* green) {
+CUresult find_living(CUgreenCtx handle, std::shared_ptr<GreenContext>* green) {
   RETURN_IF_FAILED(enter_without_context());
   *green = Driver::instance().green_contexts.find(handle);
   if (!*green) return CUDA_ERROR_INVALID_CONTEXT;
   return (*green)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+/// One that works.
+CUresult find_green(CUgreenCtx handle, std::shared_ptr<GreenContext>* green) {
+  RETURN_IF_FAILED(find_living(handle, green));
+  return (*green)->primary.sticky_error();
 }
 
 /// What a stream belongs to; the default ones, as CUDA has it, to what is current.
@@ -85,6 +91,7 @@ SOFTWARE_GPU_API cuCtxGetDevResource(CUcontext handle, CUdevResource* resource,
   RETURN_IF_FAILED(enter_without_context());
   const ContextHandle found = find_context(handle);
   if (!found.context) return CUDA_ERROR_INVALID_CONTEXT;
+  RETURN_IF_FAILED(found.context->sticky_error());
   return query(found.context->device, found.green ? found.green->n_sms : n_cores(), type, resource);
 }
 
@@ -155,6 +162,7 @@ SOFTWARE_GPU_API cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc desc_han
   if (!handle || !desc || desc->device != device || flags != CU_GREEN_CTX_DEFAULT_STREAM)
     return CUDA_ERROR_INVALID_VALUE;
   Context& primary = device->context;
+  RETURN_IF_FAILED(primary.sticky_error());
   auto green = std::make_shared<GreenContext>(primary, desc->n_sms);
   {
     std::lock_guard lock(device->mutex);
@@ -171,7 +179,7 @@ SOFTWARE_GPU_API cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc desc_han
 
 SOFTWARE_GPU_API cuGreenCtxDestroy(CUgreenCtx handle) {
   std::shared_ptr<GreenContext> green;
-  RETURN_IF_FAILED(find_green(handle, &green));
+  RETURN_IF_FAILED(find_living(handle, &green));
   if (green->destroyed.exchange(true)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Context& primary = green->primary;
   primary.drain(green.get());
@@ -232,8 +240,7 @@ SOFTWARE_GPU_API cuStreamGetCtx(CUstream stream, CUcontext* context) {
 SOFTWARE_GPU_API cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   ContextHandle owner;
   RETURN_IF_FAILED(find_owner(stream, &owner));
-  if (!context || !green) return CUDA_ERROR_INVALID_VALUE;
-  *context = reinterpret_cast<CUcontext>(owner.context);
-  *green = handle_of(owner.green);
+  if (context) *context = reinterpret_cast<CUcontext>(owner.context);
+  if (green) *green = handle_of(owner.green);
   return CUDA_SUCCESS;
 }

@@ -160,8 +160,9 @@ CUresult launch(CUfunction handle, Configuration configuration, CUstream stream_
 
 }  // namespace
 
-CUresult software_gpu::make_kernel(Context&, const CUDA_KERNEL_NODE_PARAMS& p, bool cooperative,
-                                   Operation* operation) {
+CUresult software_gpu::make_kernel(Context& context, const CUDA_KERNEL_NODE_PARAMS& p,
+                                   bool cooperative, Operation* operation) {
+  RETURN_IF_FAILED(context.sticky_error());
   const Configuration c{{p.gridDimX, p.gridDimY, p.gridDimZ},
                         {p.blockDimX, p.blockDimY, p.blockDimZ},
                         p.sharedMemBytes,

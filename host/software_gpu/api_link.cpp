@@ -13,6 +13,7 @@
 
 struct CUlinkState_st {
   std::string text;
+  bool is_complete = false;
   std::string error;
   char* error_log = nullptr;
   void** error_bytes = nullptr;
@@ -76,12 +77,13 @@ SOFTWARE_GPU_API cuLinkCreate_v2(unsigned n, CUjit_option* options, void** value
 SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data,
                                   size_t n_bytes, const char* name, unsigned, CUjit_option*,
                                   void**) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(enter_without_context());
   std::lock_guard lock(mutex);
   CUlinkState_st* state = find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!data || n_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (state->is_complete) return CUDA_ERROR_INVALID_HANDLE;
+  if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
   std::string ptx;
   if (type == CU_JIT_INPUT_PTX) {
     ptx.assign(static_cast<const char*>(data), strnlen(static_cast<const char*>(data), n_bytes));
@@ -90,11 +92,11 @@ SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
   } else if (type == CU_JIT_INPUT_LIBRARY && is_archive(data, n_bytes)) {
     return CUDA_SUCCESS;
   } else {
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    return type == CU_JIT_INPUT_CUBIN ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
   // As a real linker: each input is compiled when it is added.
   std::string error;
-  const CUresult result = check_link_input(ptx, context->device.memory, &error);
+  const CUresult result = check_link_input(ptx, any_context().device.memory, &error);
   if (result != CUDA_SUCCESS) {
     write_error(*state, std::string(name ? name : "input") + ": " + error);
     return result;
@@ -104,20 +106,21 @@ SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
 }
 
 SOFTWARE_GPU_API cuLinkComplete(CUlinkState handle, void** image, size_t* n_bytes) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
+  RETURN_IF_FAILED(enter_without_context());
   std::lock_guard lock(mutex);
   CUlinkState_st* state = find(handle);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!state || state->is_complete) return CUDA_ERROR_INVALID_HANDLE;
   if (!image) return CUDA_ERROR_INVALID_VALUE;
   std::unique_ptr<Module> module;
   std::string error;
-  const CUresult result = load_module(state->text, context->device.memory, &module, &error);
-  if (module) release_variables(*module, context->device.memory);
+  Memory& memory = any_context().device.memory;
+  const CUresult result = load_module(state->text, memory, &module, &error);
+  if (module) release_variables(*module, memory);
   if (result != CUDA_SUCCESS) {
     write_error(*state, "linked inputs: " + error);
     return result == CUDA_ERROR_INVALID_PTX ? CUDA_ERROR_UNKNOWN : result;
   }
+  state->is_complete = true;
   *image = state->text.data();
   if (n_bytes) *n_bytes = state->text.size() + 1;
   return CUDA_SUCCESS;

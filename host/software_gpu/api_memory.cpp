@@ -176,6 +176,8 @@ SOFTWARE_GPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* device_pointer, void*
 }
 
 SOFTWARE_GPU_API cuMemHostGetFlags(unsigned* flags, void* pointer) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = Driver::instance().find(reinterpret_cast<uint64_t>(pointer));
   if (!allocation || allocation->kind != MemoryKind::HOST) return CUDA_ERROR_INVALID_VALUE;

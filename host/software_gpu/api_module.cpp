@@ -39,12 +39,12 @@ void write_jit_log(const std::string& text, unsigned n_options, CUjit_option* op
   *n_bytes = reinterpret_cast<void*>(static_cast<uintptr_t>(written));
 }
 
-/// Modules need a context; a library does not, and goes to the first device without one.
+/// Modules need a context without an error; a library does not.
 CUresult load_context(bool is_library, Context** context) {
-  if (!is_library || current_context()) return enter(context);
+  if (!is_library) return enter(context);
   RETURN_IF_FAILED(enter_without_context());
-  *context = &Driver::instance().devices.front()->context;
-  return (*context)->sticky_error();
+  *context = &any_context();
+  return CUDA_SUCCESS;
 }
 
 CUresult load(const void* image, unsigned n_options, CUjit_option* options, void** values,
@@ -91,7 +91,7 @@ CUresult unload(const void* handle) {
   const auto module = driver.modules.find(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   Context* const context = module->context;
-  RETURN_IF_FAILED(context->sticky_error());
+  if (!module->is_library) RETURN_IF_FAILED(context->sticky_error());
   RETURN_IF_FAILED(check_capture_safe(*context));
   context->drain();
   context->printed.flush();
@@ -105,7 +105,7 @@ CUresult find_kernel(const void* handle, const char* name, Kernel** kernel) {
   RETURN_IF_FAILED(enter_without_context());
   const auto module = Driver::instance().modules.find(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || (!*name && !module->is_library)) return CUDA_ERROR_INVALID_VALUE;
   const auto found = module->kernels.find(std::string_view(name));
   if (found == module->kernels.end()) return CUDA_ERROR_NOT_FOUND;
   *kernel = found->second.get();
@@ -116,7 +116,7 @@ CUresult find_global(const void* handle, const char* name, CUdeviceptr* pointer,
   RETURN_IF_FAILED(enter_without_context());
   const auto module = Driver::instance().modules.find(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name || (!pointer && !n_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !*name || (!pointer && !n_bytes)) return CUDA_ERROR_INVALID_VALUE;
   const auto found = module->module->globals.find(std::string_view(name));
   if (found == module->module->globals.end()) return CUDA_ERROR_NOT_FOUND;
   if (pointer) *pointer = found->second.address;
@@ -179,11 +179,17 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
   return CUDA_SUCCESS;
 }
 
+/// What has no effect here. Enumerators are compared as ints, which lets negative ones pass.
+CUresult set_config(const void* handle, unsigned config, unsigned last) {
+  if (!Driver::instance().kernels.find(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  return config <= last ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult get_name(const char** name, const void* handle) {
   RETURN_IF_FAILED(enter_without_context());
+  if (!name || !handle) return CUDA_ERROR_INVALID_VALUE;
   const auto kernel = Driver::instance().kernels.find(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = kernel->function->name.c_str();
   return CUDA_SUCCESS;
 }
@@ -218,6 +224,7 @@ SOFTWARE_GPU_API cuModuleLoadData(CUmodule* module, const void* image) {
 }
 SOFTWARE_GPU_API cuModuleUnload(CUmodule module) { return unload(module); }
 SOFTWARE_GPU_API cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  RETURN_IF_FAILED(enter_without_error());
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   Kernel* kernel = nullptr;
   const CUresult result = find_kernel(module, name, &kernel);
@@ -225,6 +232,7 @@ SOFTWARE_GPU_API cuModuleGetFunction(CUfunction* function, CUmodule module, cons
 }
 SOFTWARE_GPU_API cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* n_bytes, CUmodule module,
                                       const char* name) {
+  RETURN_IF_FAILED(enter_without_error());
   return find_global(module, name, pointer, n_bytes);
 }
 
@@ -244,6 +252,7 @@ SOFTWARE_GPU_API cuLibraryGetKernel(CUkernel* out, CUlibrary library, const char
 }
 SOFTWARE_GPU_API cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* n_bytes, CUlibrary library,
                                     const char* name) {
+  RETURN_IF_FAILED(enter_without_error());
   return find_global(library, name, pointer, n_bytes);
 }
 SOFTWARE_GPU_API cuLibraryGetManaged(CUdeviceptr* pointer, size_t* n_bytes, CUlibrary library,
@@ -256,7 +265,7 @@ SOFTWARE_GPU_API cuLibraryGetManaged(CUdeviceptr* pointer, size_t* n_bytes, CUli
   return CUDA_SUCCESS;
 }
 SOFTWARE_GPU_API cuLibraryGetModule(CUmodule* module, CUlibrary library) {
-  RETURN_IF_FAILED(enter_without_context());
+  RETURN_IF_FAILED(enter_without_error());
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   if (!Driver::instance().modules.find(library)) return CUDA_ERROR_INVALID_HANDLE;
   *module = reinterpret_cast<CUmodule>(library);
@@ -283,18 +292,23 @@ SOFTWARE_GPU_API cuLibraryEnumerateKernels(CUkernel* kernels, unsigned n, CUlibr
 }
 
 SOFTWARE_GPU_API cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
-  RETURN_IF_FAILED(enter_without_context());
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   if (!Driver::instance().kernels.find(kernel)) return CUDA_ERROR_INVALID_HANDLE;
   *function = reinterpret_cast<CUfunction>(kernel);
   return CUDA_SUCCESS;
 }
 SOFTWARE_GPU_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
-                                      CUdevice) {
+                                      CUdevice device) {
+  Device* found;
+  RETURN_IF_FAILED(find(device, &found));
   return get_attribute(value, attribute, kernel);
 }
 SOFTWARE_GPU_API cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
-                                      CUdevice) {
+                                      CUdevice device) {
+  Device* found;
+  RETURN_IF_FAILED(find(device, &found));
   return set_attribute(attribute, value, kernel);
 }
 SOFTWARE_GPU_API cuKernelGetName(const char** name, CUkernel kernel) {
@@ -302,53 +316,59 @@ SOFTWARE_GPU_API cuKernelGetName(const char** name, CUkernel kernel) {
 }
 SOFTWARE_GPU_API cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset,
                                       size_t* n_bytes) {
+  Context* context;
+  RETURN_IF_FAILED(enter(&context));
   return get_parameter(kernel, index, offset, n_bytes);
 }
 SOFTWARE_GPU_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
                                     CUfunction function) {
+  RETURN_IF_FAILED(enter_without_error());
   return get_attribute(value, attribute, function);
 }
 SOFTWARE_GPU_API cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
                                     int value) {
+  RETURN_IF_FAILED(enter_without_error());
   return set_attribute(attribute, value, function);
 }
 SOFTWARE_GPU_API cuFuncGetName(const char** name, CUfunction function) {
+  RETURN_IF_FAILED(enter_without_error());
   return get_name(name, function);
 }
 SOFTWARE_GPU_API cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset,
                                     size_t* n_bytes) {
+  RETURN_IF_FAILED(enter_without_error());
   return get_parameter(function, index, offset, n_bytes);
 }
 SOFTWARE_GPU_API cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
-  RETURN_IF_FAILED(enter_without_context());
-  if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
-  return config <= CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(enter_without_error());
+  return set_config(function, config, CU_FUNC_CACHE_PREFER_EQUAL);
 }
-
 SOFTWARE_GPU_API cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config) {
-  RETURN_IF_FAILED(enter_without_context());
-  if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
-  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
-                                                             : CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(enter_without_error());
+  return set_config(function, config, CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE);
 }
-SOFTWARE_GPU_API cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice) {
-  return cuFuncSetCacheConfig(reinterpret_cast<CUfunction>(kernel), config);
+SOFTWARE_GPU_API cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
+  Device* found;
+  RETURN_IF_FAILED(find(device, &found));
+  return set_config(kernel, config, CU_FUNC_CACHE_PREFER_EQUAL);
 }
 SOFTWARE_GPU_API cuFuncLoad(CUfunction function) {
-  RETURN_IF_FAILED(enter_without_context());
+  RETURN_IF_FAILED(enter_without_error());
   return Driver::instance().kernels.find(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 SOFTWARE_GPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
-  RETURN_IF_FAILED(enter_without_context());
+  RETURN_IF_FAILED(enter_without_error());
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (!Driver::instance().kernels.find(function)) return CUDA_ERROR_INVALID_HANDLE;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }
 SOFTWARE_GPU_API cuModuleGetFunctionCount(unsigned* count, CUmodule module) {
+  RETURN_IF_FAILED(enter_without_error());
   return cuLibraryGetKernelCount(count, reinterpret_cast<CUlibrary>(module));
 }
 SOFTWARE_GPU_API cuModuleEnumerateFunctions(CUfunction* functions, unsigned n, CUmodule module) {
+  RETURN_IF_FAILED(enter_without_error());
   return cuLibraryEnumerateKernels(reinterpret_cast<CUkernel*>(functions), n,
                                    reinterpret_cast<CUlibrary>(module));
 }

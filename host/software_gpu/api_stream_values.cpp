@@ -128,6 +128,7 @@ namespace software_gpu {
 
 CUresult make_batch(Context& context, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p,
                     Operation* operation) {
+  RETURN_IF_FAILED(context.sticky_error());
   if (p.count > 256 || (p.count > 0 && !p.paramArray) || p.flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   std::vector<Run> runs(p.count);

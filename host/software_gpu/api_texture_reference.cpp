@@ -61,7 +61,7 @@ CUresult find_reference(
   RETURN_IF_FAILED(enter_without_context());
   const auto module = Driver::instance().modules.find(module_handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !*name) return CUDA_ERROR_INVALID_VALUE;
   const auto& all = (*module).*references;
   const auto found = all.find(std::string_view(name));
   if (found == all.end()) return CUDA_ERROR_NOT_FOUND;
@@ -73,6 +73,7 @@ CUresult find_reference(
 
 SOFTWARE_GPU_API cuModuleGetTexRef(CUtexref* out, CUmodule module, const char* name) {
   const void* found = nullptr;
+  RETURN_IF_FAILED(enter_without_error());
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_reference(module, name, &found, &LoadedModule::texture_references));
   *out = reinterpret_cast<CUtexref>(const_cast<void*>(found));
@@ -80,6 +81,7 @@ SOFTWARE_GPU_API cuModuleGetTexRef(CUtexref* out, CUmodule module, const char* n
 }
 SOFTWARE_GPU_API cuModuleGetSurfRef(CUsurfref* out, CUmodule module, const char* name) {
   const void* found = nullptr;
+  RETURN_IF_FAILED(enter_without_error());
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_reference(module, name, &found, &LoadedModule::surface_references));
   *out = reinterpret_cast<CUsurfref>(const_cast<void*>(found));

@@ -328,6 +328,16 @@ CUresult enter_without_context() {
   return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
+CUresult enter_without_error() {
+  if (const CUresult result = enter_without_context(); result != CUDA_SUCCESS) return result;
+  return current_context() ? current_context()->sticky_error() : CUDA_SUCCESS;
+}
+
+Context& any_context() {
+  Context* const context = current_context();
+  return context && !context->destroyed ? *context : Driver::instance().devices.front()->context;
+}
+
 CUresult enter(Context** context) {
   if (const CUresult result = enter_without_context(); result != CUDA_SUCCESS) return result;
   *context = current_context();

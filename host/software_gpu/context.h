@@ -250,6 +250,10 @@ inline Context* context_of(CUcontext handle) { return find_context(handle).conte
 [[nodiscard]] CUresult enter(Context** context);
 /// The same for calls that are legal with an error pending or without a context.
 [[nodiscard]] CUresult enter_without_context();
+/// The same for calls that need no context, but fail in one with an error.
+[[nodiscard]] CUresult enter_without_error();
+/// For what needs no context: the current one, or the primary one of the first device.
+[[nodiscard]] Context& any_context();
 /// For calls that CUDA calls potentially unsafe during a capture: refuses and invalidates it.
 [[nodiscard]] CUresult check_capture_safe(Context& context);
 

@@ -56,6 +56,10 @@ def _export(row: Row, symbol: str, default_stream: str) -> str:
         if row.before_init
         else "if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;\n"
     )
+    if check and row.cls == "local" and not row.runs_poisoned:
+        check += (
+            "if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;\n"
+        )
     params = [p.name for p in row.function.params]
     entry = f'"{symbol}", "{row.cls}", "{" ".join(params)}"'
     return (

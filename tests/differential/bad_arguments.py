@@ -60,7 +60,8 @@ STRAY = 0x1230
 def bad(function: str, name: str, kind: str) -> dict[str, Make]:
     """Return the bad arguments for a parameter, by what is bad about them."""
     if kind == "const char *":
-        return {"null": none, "empty": lambda _: b"", "unknown": lambda _: b"no such thing"}
+        unknown = b"no such thing, " + function.encode()  # nor a file that another call has written
+        return {"null": none, "empty": lambda _: b"", "unknown": lambda _: unknown}
     if kind.endswith("*"):
         structures: dict[str, Make] = {}
         if (function, name) in LISTS:

@@ -18,8 +18,9 @@ OTHER_CONTEXT = "other context"
 STATES = (GOOD, "again", "no context", OTHER_CONTEXT, CAPTURING, OTHER_CAPTURES)
 # Families of api.toml's [reasons] that no program of this kind can call.
 BEYOND = frozenset("graphics coredump checkpoint undocumented profiler".split())
-# What these do to the process, its next row would see: each has a process of its own. They end the
-# primary context, or open what another process has and may be opened once.
+# What these do to the process, its next row would see: each has a process of its own, or comes last
+# after a fault. They end the primary context, or open what another process has and may be opened
+# once.
 ALONE = frozenset(
     (
         *(f"cuDevicePrimaryCtx{verb}" for verb in ("Release", "Release_v2", "Reset", "Reset_v2")),
@@ -80,10 +81,11 @@ def batches(names: list[str], *, careful: bool = True) -> list[list[Row]]:
     for name, what in safe:
         kind = "old" if is_old(name) else what if what == OTHER_CONTEXT else ""
         kinds[kind].append((name, what))
+    faults = [(name, AFTER_FAULT) for name in sorted(names, key=ALONE.__contains__)]
     unused = [(name, BEFORE_INIT) for name in names if name != "cuInit"]
     batches = [
         *cut(risky, RISKY_BATCH if careful else BATCH),
-        *cut([(name, AFTER_FAULT) for name in names], FAULT_BATCH),
+        *cut(faults, FAULT_BATCH),
         *(batch for kind in kinds.values() for batch in cut(kind, BATCH)),
         *([row for row in special if row[0] == name] for name in names if name in LASTING),
         *([row] for row in special if row[0] in ALONE),

@@ -53,6 +53,18 @@ CUresult create(Handle* array, wire::Op op, const CUDA_ARRAY3D_DESCRIPTOR* descr
   return CUDA_SUCCESS;
 }
 
+template <typename Body, typename Handle>
+CUresult destroy(wire::Op op, Handle handle) {
+  const Array* const array = find(handle);
+  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::FORBIDDEN, array->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (array->is_part) return CUDA_SUCCESS;  // driver 580: it goes with the whole, and not before
+  const CUresult result = call.sync(op, Body{call.context(), to_wire(handle)});
+  if (result == CUDA_SUCCESS) forget(to_wire(handle));
+  return result;
+}
+
 CUresult get_part(CUarray* part, wire::Op op, Array* whole, unsigned index) {
   if (whole == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const Call call(CaptureRule::ALLOWED);
@@ -135,15 +147,11 @@ CUresult mipmapped_array_create(CUmipmappedArray* pHandle,
 }
 
 CUresult array_destroy(CUarray hArray) {
-  const Array* const array = find(hArray);
-  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const Call call(CaptureRule::FORBIDDEN, array->context);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (array->is_part) return CUDA_SUCCESS;  // driver 580: it goes with the whole, and not before
-  const wire::cuArrayDestroy_in body{call.context(), to_wire(hArray)};
-  const CUresult result = call.sync(wire::Op::cuArrayDestroy, body);
-  if (result == CUDA_SUCCESS) forget(to_wire(hArray));
-  return result;
+  return destroy<wire::cuArrayDestroy_in>(wire::Op::cuArrayDestroy, hArray);
+}
+CUresult mipmapped_array_destroy(CUmipmappedArray hMipmappedArray) {
+  return destroy<wire::cuMipmappedArrayDestroy_in>(wire::Op::cuMipmappedArrayDestroy,
+                                                   hMipmappedArray);
 }
 
 CUresult mipmapped_array_get_level(CUarray* pLevelArray, CUmipmappedArray hMipmappedArray,

@@ -209,7 +209,6 @@ CUresult stream_begin_capture(CUstream hStream) {
 }
 
 CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
-  if (phGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED, context_of(hStream));
   if (call.status() != CUDA_SUCCESS) return call.status();
   CUresult error = CUDA_SUCCESS;
@@ -217,7 +216,7 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   if (stream == nullptr) return error;
   Capture* const capture = stream->capture.load();
   if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
-  *phGraph = nullptr;
+  if (phGraph != nullptr) *phGraph = nullptr;
   if (capture->origin != stream) return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   wire::Handle graph;
   const bool is_new_graph = capture->is_new_graph;
@@ -236,8 +235,10 @@ CUresult stream_end_capture(CUstream hStream, CUgraph* phGraph) {
   } else if (result != CUDA_SUCCESS) {
     if (is_new_graph) forget(graph);
     if (verdict == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) result = verdict;
-  } else {
+  } else if (phGraph != nullptr) {
     *phGraph = from_wire<CUgraph>(graph);
+  } else if (is_new_graph) {
+    (void)graph_destroy(from_wire<CUgraph>(graph));
   }
   return result;
 }

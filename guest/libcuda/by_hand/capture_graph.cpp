@@ -45,6 +45,7 @@ CUresult ask_dependencies(const Call& call, Stream& stream, wire::Handle graph, 
 
 CUresult capture_info(CUstream handle, const CaptureInfoOut& out) {
   if (out.edges != nullptr && out.dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult lasting = Session::get().lasting_error()) return lasting;
   const CUresult result = stream_is_capturing(handle, out.status);
   if (result != CUDA_SUCCESS || *out.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
   CUresult error = CUDA_SUCCESS;

@@ -68,8 +68,11 @@ CUresult ctx_pop_current_v2(CUcontext* pctx) {
   return CUDA_SUCCESS;
 }
 
-// The names before CUDA 4.0.
-CUresult ctx_push_current(CUcontext ctx) { return ctx_push_current_v2(ctx); }
+// The names before CUDA 4.0. Driver 580 pushes what cuCtxCreate of that time has made, and here
+// there is no such context (older_forms.cpp).
+CUresult ctx_push_current(CUcontext ctx) {
+  return ctx == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+}
 CUresult ctx_pop_current(CUcontext* pctx) { return ctx_pop_current_v2(pctx); }
 
 CUresult ctx_get_device(CUdevice* device) { return ctx_get_device_v2(device, nullptr); }

@@ -22,9 +22,16 @@ CUresult get_attribute(int* value, CUfunction_attribute attribute, Function* fun
   return CUDA_SUCCESS;
 }
 
+// Of a function of a module; null: the current one.
+Context* context_of(const Function* function) {
+  const Module* const module =
+      function == nullptr ? nullptr : tables().modules.find(function->module);
+  return module == nullptr ? nullptr : module->context;
+}
+
 CUresult set_attribute(wire::Op op, Function* function, CUfunction_attribute attribute, int value,
                        int device) {
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(function), ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const wire::SetAttribute body{call.context(), function->handle, attribute, value, device, 0};
@@ -49,13 +56,6 @@ CUresult get_name(const char** name, const Function* function) {
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->name.c_str();
   return CUDA_SUCCESS;
-}
-
-// Of a function of a module; null: the current one.
-Context* context_of(const Function* function) {
-  const Module* const module =
-      function == nullptr ? nullptr : tables().modules.find(function->module);
-  return module == nullptr ? nullptr : module->context;
 }
 
 // The settings of a kernel that are one number.
@@ -98,6 +98,7 @@ CUresult describe_kernel(Function& function) {
 // A kernel serves as its function: the worker's driver takes either.
 CUresult kernel_get_function(CUfunction* pFunc, CUkernel kernel) {
   if (pFunc == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const Call call(CaptureRule::ALLOWED); call.status() != CUDA_SUCCESS) return call.status();
   if (find(kernel) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *pFunc = from_wire<CUfunction>(to_wire(kernel));
   return CUDA_SUCCESS;
@@ -176,7 +177,7 @@ CUresult func_load(CUfunction function) {
 
 CUresult func_is_loaded(CUfunctionLoadingState* state, CUfunction function) {
   if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, context_of(find(function)));
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (find(function) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   wire::FunctionState out;

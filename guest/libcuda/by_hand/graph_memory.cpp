@@ -44,6 +44,9 @@ CUresult NodeBody::alloc(const CUDA_MEM_ALLOC_NODE_PARAMS* p) {
   if (n > wire::MAX_MEM_ACCESS || (n != 0 && p->accessDescs == nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (current_context() == nullptr) {
+    context_ = Session::get().devices()[static_cast<size_t>(pool.location.id)].primary;
+  }
   memory_bytes_ = p->bytesize;
   put(CU_GRAPH_NODE_TYPE_MEM_ALLOC,
       wire::MemAllocNode{p->bytesize, pool.maxSize, static_cast<uint32_t>(pool.location.id),

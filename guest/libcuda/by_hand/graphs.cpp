@@ -244,7 +244,8 @@ CUresult graph_exec_update(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* 
 
 CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                               CUgraphExecUpdateResultInfo* resultInfo) {
-  if (resultInfo == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphExecUpdateResultInfo unwanted;
+  if (resultInfo == nullptr) resultInfo = &unwanted;
   const GraphCall call;
   if (call.status() != CUDA_SUCCESS) return call.status();
   GraphExec* const exec = find(hGraphExec);

@@ -65,7 +65,11 @@ CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* 
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const Call call(CaptureRule::ALLOWED, module->context);
+  Context* context = module->context;
+  if (op == wire::Op::cuLibraryGetManaged && current_context() == nullptr) {
+    context = Session::get().devices().front().primary;  // one for all contexts
+  }
+  const Call call(CaptureRule::ALLOWED, context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const auto name_bytes = static_cast<uint32_t>(std::strlen(name));
   wire::Global out;

@@ -35,7 +35,7 @@ Found find(const char* symbol, int version, bool per_thread, int served_version)
   for (auto entry = first; entry != last; ++entry) {
     if (entry->per_thread != (per_thread && has_twin)) continue;
     if (entry->version > served_version) continue;
-    if (entry->version <= version) {
+    if (entry->version <= version || version < 0) {  // driver 580: the newest
       found = {entry->function, CU_GET_PROC_ADDRESS_SUCCESS};
     } else if (found.function == nullptr) {
       found.status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;

@@ -65,6 +65,14 @@ class Session {
     return take_error();
   }
 
+  // What never goes away: the session's end, or an error of a context that is broken.
+  CUresult lasting_error() const {
+    const uint64_t word = load_acquire(host_page_->error_word);  // pairs as in pending_error()
+    if (!ErrorWord::sticky(word)) [[likely]]
+      return ended_error();
+    return static_cast<CUresult>(ErrorWord::error(word));
+  }
+
   // Fire and forget; with KVGPU_SYNC=1 the record's own result.
   template <typename... Parts>
   CUresult send(wire::Op op, int device, Parts... parts) {

@@ -384,11 +384,10 @@ CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
 
 CUresult stream_get_ctx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
   CUresult error = CUDA_SUCCESS;
-  if (pCtx == nullptr || pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Stream* const stream = find_stream(hStream, &error);
   if (stream == nullptr) return error;
-  *pCtx = from_wire<CUcontext>(stream->context->handle);
-  return stream_get_green_ctx(hStream, pGreenCtx);
+  if (pCtx != nullptr) *pCtx = from_wire<CUcontext>(stream->context->handle);
+  return pGreenCtx == nullptr ? CUDA_SUCCESS : stream_get_green_ctx(hStream, pGreenCtx);
 }
 
 CUresult stream_get_device(CUstream hStream, CUdevice* device) {

@@ -505,6 +505,8 @@ EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* gre
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::ctx_get_stream_priority_range(leastPriority,
                                                                            greatestPriority);
                              },
@@ -637,14 +639,16 @@ EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx) {
 }
 EXPORT CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuCtxAttach", "local", "pctx flags"};
-  return guest::answered("cuCtxAttach", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::ctx_attach(pctx, flags);
-                                            },
-                                            pctx, flags));
+  return guest::answered("cuCtxAttach",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::ctx_attach(pctx, flags);
+                             },
+                             pctx, flags));
 }
 EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxDetach", "sync", "ctx"};
@@ -861,27 +865,29 @@ EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx) {
 }
 EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) {
   static constinit guest::TracedEntry entry{"cuCtxFromGreenCtx", "local", "pContext hCtx"};
-  return guest::answered("cuCtxFromGreenCtx", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::ctx_from_green_ctx(pContext,
-                                                                                     hCtx);
-                                                  },
-                                                  pContext, hCtx));
+  return guest::answered("cuCtxFromGreenCtx",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::ctx_from_green_ctx(pContext, hCtx);
+                             },
+                             pContext, hCtx));
 }
 EXPORT CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long* greenCtxId) {
   static constinit guest::TracedEntry entry{"cuGreenCtxGetId", "local", "greenCtx greenCtxId"};
-  return guest::answered("cuGreenCtxGetId", guest::traced(
-                                                entry,
-                                                [&] {
-                                                  if (!guest::Session::is_open())
-                                                    return CUDA_ERROR_NOT_INITIALIZED;
-                                                  return guest::green_ctx_get_id(greenCtx,
-                                                                                 greenCtxId);
-                                                },
-                                                greenCtx, greenCtxId));
+  return guest::answered("cuGreenCtxGetId",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::green_ctx_get_id(greenCtx, greenCtxId);
+                             },
+                             greenCtx, greenCtxId));
 }
 EXPORT CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx,
                                                unsigned int flags, int priority) {
@@ -923,15 +929,16 @@ EXPORT CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
 }
 EXPORT CUresult CUDAAPI cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
   static constinit guest::TracedEntry entry{"cuStreamGetGreenCtx", "local", "hStream phCtx"};
-  return guest::answered("cuStreamGetGreenCtx", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::stream_get_green_ctx(hStream,
-                                                                                         phCtx);
-                                                    },
-                                                    hStream, phCtx));
+  return guest::answered("cuStreamGetGreenCtx",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_green_ctx(hStream, phCtx);
+                             },
+                             hStream, phCtx));
 }
 EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   static constinit guest::TracedEntry entry{"cuMemAlloc_v2", "sync", "dptr bytesize"};
@@ -983,37 +990,42 @@ EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, si
 EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize,
                                                 CUdeviceptr dptr) {
   static constinit guest::TracedEntry entry{"cuMemGetAddressRange_v2", "local", "pbase psize dptr"};
-  return guest::answered("cuMemGetAddressRange_v2", guest::traced(
-                                                        entry,
-                                                        [&] {
-                                                          if (!guest::Session::is_open())
-                                                            return CUDA_ERROR_NOT_INITIALIZED;
-                                                          return guest::mem_get_address_range_v2(
-                                                              pbase, psize, dptr);
-                                                        },
-                                                        pbase, psize, dptr));
+  return guest::answered("cuMemGetAddressRange_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_get_address_range_v2(pbase, psize, dptr);
+                             },
+                             pbase, psize, dptr));
 }
 EXPORT CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuMemHostAlloc", "local", "pp bytesize Flags"};
-  return guest::answered("cuMemHostAlloc", guest::traced(
-                                               entry,
-                                               [&] {
-                                                 if (!guest::Session::is_open())
-                                                   return CUDA_ERROR_NOT_INITIALIZED;
-                                                 return guest::mem_host_alloc(pp, bytesize, Flags);
-                                               },
-                                               pp, bytesize, Flags));
+  return guest::answered("cuMemHostAlloc",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_host_alloc(pp, bytesize, Flags);
+                             },
+                             pp, bytesize, Flags));
 }
 EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void** pp, size_t bytesize) {
   static constinit guest::TracedEntry entry{"cuMemAllocHost_v2", "local", "pp bytesize"};
-  return guest::answered("cuMemAllocHost_v2", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::mem_alloc_host_v2(pp, bytesize);
-                                                  },
-                                                  pp, bytesize));
+  return guest::answered("cuMemAllocHost_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_alloc_host_v2(pp, bytesize);
+                             },
+                             pp, bytesize));
 }
 EXPORT CUresult CUDAAPI cuMemFreeHost(void* p) {
   static constinit guest::TracedEntry entry{"cuMemFreeHost", "completion", "p"};
@@ -1028,27 +1040,29 @@ EXPORT CUresult CUDAAPI cuMemFreeHost(void* p) {
 }
 EXPORT CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuMemHostRegister", "local", "p bytesize Flags"};
-  return guest::answered("cuMemHostRegister", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::mem_host_register(p, bytesize,
-                                                                                    Flags);
-                                                  },
-                                                  p, bytesize, Flags));
+  return guest::answered("cuMemHostRegister",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_host_register(p, bytesize, Flags);
+                             },
+                             p, bytesize, Flags));
 }
 EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuMemHostRegister_v2", "local", "p bytesize Flags"};
-  return guest::answered("cuMemHostRegister_v2", guest::traced(
-                                                     entry,
-                                                     [&] {
-                                                       if (!guest::Session::is_open())
-                                                         return CUDA_ERROR_NOT_INITIALIZED;
-                                                       return guest::mem_host_register_v2(
-                                                           p, bytesize, Flags);
-                                                     },
-                                                     p, bytesize, Flags));
+  return guest::answered("cuMemHostRegister_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_host_register_v2(p, bytesize, Flags);
+                             },
+                             p, bytesize, Flags));
 }
 EXPORT CUresult CUDAAPI cuMemHostUnregister(void* p) {
   static constinit guest::TracedEntry entry{"cuMemHostUnregister", "completion", "p"};
@@ -1070,20 +1084,24 @@ EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_host_get_device_pointer_v2(pdptr, p, Flags);
                              },
                              pdptr, p, Flags));
 }
 EXPORT CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   static constinit guest::TracedEntry entry{"cuMemHostGetFlags", "local", "pFlags p"};
-  return guest::answered("cuMemHostGetFlags", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::mem_host_get_flags(pFlags, p);
-                                                  },
-                                                  pFlags, p));
+  return guest::answered("cuMemHostGetFlags",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_host_get_flags(pFlags, p);
+                             },
+                             pFlags, p));
 }
 EXPORT CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
                                               CUdeviceptr ptr) {
@@ -1129,15 +1147,16 @@ EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attri
 }
 EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuMemAllocManaged", "local", "dptr bytesize flags"};
-  return guest::answered("cuMemAllocManaged", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::mem_alloc_managed(dptr, bytesize,
-                                                                                    flags);
-                                                  },
-                                                  dptr, bytesize, flags));
+  return guest::answered("cuMemAllocManaged",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_alloc_managed(dptr, bytesize, flags);
+                             },
+                             dptr, bytesize, flags));
 }
 EXPORT CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
                                             const char* name) {
@@ -1157,72 +1176,77 @@ EXPORT CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dpt
                                                unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuStreamAttachMemAsync", "local",
                                             "hStream dptr length flags"};
-  return guest::answered("cuStreamAttachMemAsync", guest::traced(
-                                                       entry,
-                                                       [&] {
-                                                         if (!guest::Session::is_open())
-                                                           return CUDA_ERROR_NOT_INITIALIZED;
-                                                         return guest::stream_attach_mem_async(
-                                                             hStream, dptr, length, flags);
-                                                       },
-                                                       hStream, dptr, length, flags));
+  return guest::answered("cuStreamAttachMemAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_attach_mem_async(hStream, dptr, length, flags);
+                             },
+                             hStream, dptr, length, flags));
 }
 EXPORT CUresult CUDAAPI cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
                                     CUdevice device) {
   static constinit guest::TracedEntry entry{"cuMemAdvise", "local", "devPtr count advice device"};
-  return guest::answered("cuMemAdvise", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::mem_advise(devPtr, count, advice,
-                                                                       device);
-                                            },
-                                            devPtr, count, advice, device));
+  return guest::answered("cuMemAdvise",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_advise(devPtr, count, advice, device);
+                             },
+                             devPtr, count, advice, device));
 }
 EXPORT CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
                                        CUmemLocation location) {
   static constinit guest::TracedEntry entry{"cuMemAdvise_v2", "local",
                                             "devPtr count advice location"};
-  return guest::answered("cuMemAdvise_v2", guest::traced(
-                                               entry,
-                                               [&] {
-                                                 if (!guest::Session::is_open())
-                                                   return CUDA_ERROR_NOT_INITIALIZED;
-                                                 return guest::mem_advise_v2(devPtr, count, advice,
-                                                                             location);
-                                               },
-                                               devPtr, count, advice, location));
+  return guest::answered("cuMemAdvise_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_advise_v2(devPtr, count, advice, location);
+                             },
+                             devPtr, count, advice, location));
 }
 EXPORT CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
                                            CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemPrefetchAsync", "local",
                                             "devPtr count dstDevice hStream"};
-  return guest::answered("cuMemPrefetchAsync", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::mem_prefetch_async(
-                                                         devPtr, count, dstDevice, hStream);
-                                                   },
-                                                   devPtr, count, dstDevice, hStream));
+  return guest::answered("cuMemPrefetchAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_prefetch_async(devPtr, count, dstDevice, hStream);
+                             },
+                             devPtr, count, dstDevice, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count,
                                               CUmemLocation location, unsigned int flags,
                                               CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemPrefetchAsync_v2", "local",
                                             "devPtr count location flags hStream"};
-  return guest::answered("cuMemPrefetchAsync_v2", guest::traced(
-                                                      entry,
-                                                      [&] {
-                                                        if (!guest::Session::is_open())
-                                                          return CUDA_ERROR_NOT_INITIALIZED;
-                                                        return guest::mem_prefetch_async_v2(
-                                                            devPtr, count, location, flags,
-                                                            hStream);
-                                                      },
-                                                      devPtr, count, location, flags, hStream));
+  return guest::answered("cuMemPrefetchAsync_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_prefetch_async_v2(devPtr, count, location, flags,
+                                                                   hStream);
+                             },
+                             devPtr, count, location, flags, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count,
                                                 CUmemLocation* prefetchLocs,
@@ -1237,6 +1261,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* size
           entry,
           [&] {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
                                                    prefetchLocIdxs, numPrefetchLocs, flags,
                                                    hStream);
@@ -1247,15 +1272,17 @@ EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* dptrs, size_t* sizes
                                                unsigned long long flags, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemDiscardBatchAsync", "local",
                                             "dptrs sizes count flags hStream"};
-  return guest::answered("cuMemDiscardBatchAsync", guest::traced(
-                                                       entry,
-                                                       [&] {
-                                                         if (!guest::Session::is_open())
-                                                           return CUDA_ERROR_NOT_INITIALIZED;
-                                                         return guest::mem_discard_batch_async(
-                                                             dptrs, sizes, count, flags, hStream);
-                                                       },
-                                                       dptrs, sizes, count, flags, hStream));
+  return guest::answered("cuMemDiscardBatchAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_discard_batch_async(dptrs, sizes, count, flags,
+                                                                     hStream);
+                             },
+                             dptrs, sizes, count, flags, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync(
     CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs,
@@ -1269,6 +1296,7 @@ EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync(
           entry,
           [&] {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_discard_and_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
                                                                prefetchLocIdxs, numPrefetchLocs,
                                                                flags, hStream);
@@ -1280,16 +1308,17 @@ EXPORT CUresult CUDAAPI cuMemRangeGetAttribute(void* data, size_t dataSize,
                                                size_t count) {
   static constinit guest::TracedEntry entry{"cuMemRangeGetAttribute", "local",
                                             "data dataSize attribute devPtr count"};
-  return guest::answered("cuMemRangeGetAttribute", guest::traced(
-                                                       entry,
-                                                       [&] {
-                                                         if (!guest::Session::is_open())
-                                                           return CUDA_ERROR_NOT_INITIALIZED;
-                                                         return guest::mem_range_get_attribute(
-                                                             data, dataSize, attribute, devPtr,
-                                                             count);
-                                                       },
-                                                       data, dataSize, attribute, devPtr, count));
+  return guest::answered("cuMemRangeGetAttribute",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_range_get_attribute(data, dataSize, attribute,
+                                                                     devPtr, count);
+                             },
+                             data, dataSize, attribute, devPtr, count));
 }
 EXPORT CUresult CUDAAPI cuMemRangeGetAttributes(void** data, size_t* dataSizes,
                                                 CUmem_range_attribute* attributes,
@@ -1302,6 +1331,8 @@ EXPORT CUresult CUDAAPI cuMemRangeGetAttributes(void** data, size_t* dataSizes,
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_range_get_attributes(data, dataSizes, attributes,
                                                                       numAttributes, devPtr, count);
                              },
@@ -2130,15 +2161,16 @@ EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
 }
 EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   static constinit guest::TracedEntry entry{"cuKernelGetFunction", "local", "pFunc kernel"};
-  return guest::answered("cuKernelGetFunction", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::kernel_get_function(pFunc,
-                                                                                        kernel);
-                                                    },
-                                                    pFunc, kernel));
+  return guest::answered("cuKernelGetFunction",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::kernel_get_function(pFunc, kernel);
+                             },
+                             pFunc, kernel));
 }
 EXPORT CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel,
                                              CUdevice dev) {
@@ -2239,21 +2271,24 @@ EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** fptr, CUlibrary libra
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::library_get_unified_function(fptr, library, symbol);
                              },
                              fptr, library, symbol));
 }
 EXPORT CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   static constinit guest::TracedEntry entry{"cuFuncGetAttribute", "local", "pi attrib hfunc"};
-  return guest::answered("cuFuncGetAttribute", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::func_get_attribute(pi, attrib,
-                                                                                      hfunc);
-                                                   },
-                                                   pi, attrib, hfunc));
+  return guest::answered("cuFuncGetAttribute",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::func_get_attribute(pi, attrib, hfunc);
+                             },
+                             pi, attrib, hfunc));
 }
 EXPORT CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib,
                                            int value) {
@@ -2270,14 +2305,16 @@ EXPORT CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribut
 }
 EXPORT CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
   static constinit guest::TracedEntry entry{"cuFuncGetName", "local", "name hfunc"};
-  return guest::answered("cuFuncGetName", guest::traced(
-                                              entry,
-                                              [&] {
-                                                if (!guest::Session::is_open())
-                                                  return CUDA_ERROR_NOT_INITIALIZED;
-                                                return guest::func_get_name(name, hfunc);
-                                              },
-                                              name, hfunc));
+  return guest::answered("cuFuncGetName",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::func_get_name(name, hfunc);
+                             },
+                             name, hfunc));
 }
 EXPORT CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
   static constinit guest::TracedEntry entry{"cuKernelGetName", "local", "name hfunc"};
@@ -2294,41 +2331,46 @@ EXPORT CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, s
                                            size_t* paramSize) {
   static constinit guest::TracedEntry entry{"cuFuncGetParamInfo", "local",
                                             "func paramIndex paramOffset paramSize"};
-  return guest::answered("cuFuncGetParamInfo", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::func_get_param_info(
-                                                         func, paramIndex, paramOffset, paramSize);
-                                                   },
-                                                   func, paramIndex, paramOffset, paramSize));
+  return guest::answered("cuFuncGetParamInfo",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::func_get_param_info(func, paramIndex, paramOffset,
+                                                                 paramSize);
+                             },
+                             func, paramIndex, paramOffset, paramSize));
 }
 EXPORT CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex,
                                              size_t* paramOffset, size_t* paramSize) {
   static constinit guest::TracedEntry entry{"cuKernelGetParamInfo", "local",
                                             "kernel paramIndex paramOffset paramSize"};
-  return guest::answered("cuKernelGetParamInfo", guest::traced(
-                                                     entry,
-                                                     [&] {
-                                                       if (!guest::Session::is_open())
-                                                         return CUDA_ERROR_NOT_INITIALIZED;
-                                                       return guest::kernel_get_param_info(
-                                                           kernel, paramIndex, paramOffset,
-                                                           paramSize);
-                                                     },
-                                                     kernel, paramIndex, paramOffset, paramSize));
+  return guest::answered("cuKernelGetParamInfo",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::kernel_get_param_info(kernel, paramIndex, paramOffset,
+                                                                   paramSize);
+                             },
+                             kernel, paramIndex, paramOffset, paramSize));
 }
 EXPORT CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   static constinit guest::TracedEntry entry{"cuFuncGetModule", "local", "hmod hfunc"};
-  return guest::answered("cuFuncGetModule", guest::traced(
-                                                entry,
-                                                [&] {
-                                                  if (!guest::Session::is_open())
-                                                    return CUDA_ERROR_NOT_INITIALIZED;
-                                                  return guest::func_get_module(hmod, hfunc);
-                                                },
-                                                hmod, hfunc));
+  return guest::answered("cuFuncGetModule",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::func_get_module(hmod, hfunc);
+                             },
+                             hmod, hfunc));
 }
 EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
   static constinit guest::TracedEntry entry{"cuModuleLoad", "sync", "module fname"};
@@ -2774,73 +2816,82 @@ EXPORT CUresult CUDAAPI cuLaunchGridAsync(CUfunction f, int grid_width, int grid
 }
 EXPORT CUresult CUDAAPI cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
   static constinit guest::TracedEntry entry{"cuFuncSetBlockShape", "local", "hfunc x y z"};
-  return guest::answered("cuFuncSetBlockShape", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::func_set_block_shape(hfunc, x,
-                                                                                         y, z);
-                                                    },
-                                                    hfunc, x, y, z));
+  return guest::answered("cuFuncSetBlockShape",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::func_set_block_shape(hfunc, x, y, z);
+                             },
+                             hfunc, x, y, z));
 }
 EXPORT CUresult CUDAAPI cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes) {
   static constinit guest::TracedEntry entry{"cuFuncSetSharedSize", "local", "hfunc bytes"};
-  return guest::answered("cuFuncSetSharedSize", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::func_set_shared_size(hfunc,
-                                                                                         bytes);
-                                                    },
-                                                    hfunc, bytes));
+  return guest::answered("cuFuncSetSharedSize",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::func_set_shared_size(hfunc, bytes);
+                             },
+                             hfunc, bytes));
 }
 EXPORT CUresult CUDAAPI cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
   static constinit guest::TracedEntry entry{"cuParamSetSize", "local", "hfunc numbytes"};
-  return guest::answered("cuParamSetSize", guest::traced(
-                                               entry,
-                                               [&] {
-                                                 if (!guest::Session::is_open())
-                                                   return CUDA_ERROR_NOT_INITIALIZED;
-                                                 return guest::param_set_size(hfunc, numbytes);
-                                               },
-                                               hfunc, numbytes));
+  return guest::answered("cuParamSetSize",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::param_set_size(hfunc, numbytes);
+                             },
+                             hfunc, numbytes));
 }
 EXPORT CUresult CUDAAPI cuParamSeti(CUfunction hfunc, int offset, unsigned int value) {
   static constinit guest::TracedEntry entry{"cuParamSeti", "local", "hfunc offset value"};
-  return guest::answered("cuParamSeti", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::param_seti(hfunc, offset, value);
-                                            },
-                                            hfunc, offset, value));
+  return guest::answered("cuParamSeti",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::param_seti(hfunc, offset, value);
+                             },
+                             hfunc, offset, value));
 }
 EXPORT CUresult CUDAAPI cuParamSetf(CUfunction hfunc, int offset, float value) {
   static constinit guest::TracedEntry entry{"cuParamSetf", "local", "hfunc offset value"};
-  return guest::answered("cuParamSetf", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::param_setf(hfunc, offset, value);
-                                            },
-                                            hfunc, offset, value));
+  return guest::answered("cuParamSetf",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::param_setf(hfunc, offset, value);
+                             },
+                             hfunc, offset, value));
 }
 EXPORT CUresult CUDAAPI cuParamSetv(CUfunction hfunc, int offset, void* ptr,
                                     unsigned int numbytes) {
   static constinit guest::TracedEntry entry{"cuParamSetv", "local", "hfunc offset ptr numbytes"};
-  return guest::answered("cuParamSetv", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::param_setv(hfunc, offset, ptr,
-                                                                       numbytes);
-                                            },
-                                            hfunc, offset, ptr, numbytes));
+  return guest::answered("cuParamSetv",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::param_setv(hfunc, offset, ptr, numbytes);
+                             },
+                             hfunc, offset, ptr, numbytes));
 }
 EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(
     int* minGridSize, int* blockSize, CUfunction func,
@@ -2959,48 +3010,55 @@ EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
 }
 EXPORT CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
   static constinit guest::TracedEntry entry{"cuStreamGetFlags", "local", "hStream flags"};
-  return guest::answered("cuStreamGetFlags", guest::traced(
-                                                 entry,
-                                                 [&] {
-                                                   if (!guest::Session::is_open())
-                                                     return CUDA_ERROR_NOT_INITIALIZED;
-                                                   return guest::stream_get_flags(hStream, flags);
-                                                 },
-                                                 hStream, flags));
+  return guest::answered("cuStreamGetFlags",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_flags(hStream, flags);
+                             },
+                             hStream, flags));
 }
 EXPORT CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
   static constinit guest::TracedEntry entry{"cuStreamGetPriority", "local", "hStream priority"};
-  return guest::answered("cuStreamGetPriority", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::stream_get_priority(hStream,
-                                                                                        priority);
-                                                    },
-                                                    hStream, priority));
+  return guest::answered("cuStreamGetPriority",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_priority(hStream, priority);
+                             },
+                             hStream, priority));
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
   static constinit guest::TracedEntry entry{"cuStreamGetCtx", "local", "hStream pctx"};
-  return guest::answered("cuStreamGetCtx", guest::traced(
-                                               entry,
-                                               [&] {
-                                                 if (!guest::Session::is_open())
-                                                   return CUDA_ERROR_NOT_INITIALIZED;
-                                                 return guest::stream_get_ctx(hStream, pctx);
-                                               },
-                                               hStream, pctx));
+  return guest::answered("cuStreamGetCtx",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_ctx(hStream, pctx);
+                             },
+                             hStream, pctx));
 }
 EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
   static constinit guest::TracedEntry entry{"cuStreamGetId", "local", "hStream streamId"};
-  return guest::answered("cuStreamGetId", guest::traced(
-                                              entry,
-                                              [&] {
-                                                if (!guest::Session::is_open())
-                                                  return CUDA_ERROR_NOT_INITIALIZED;
-                                                return guest::stream_get_id(hStream, streamId);
-                                              },
-                                              hStream, streamId));
+  return guest::answered("cuStreamGetId",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_id(hStream, streamId);
+                             },
+                             hStream, streamId));
 }
 EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamQuery", "completion", "hStream"};
@@ -3050,27 +3108,29 @@ EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
 EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx,
                                           CUgreenCtx* pGreenCtx) {
   static constinit guest::TracedEntry entry{"cuStreamGetCtx_v2", "local", "hStream pCtx pGreenCtx"};
-  return guest::answered("cuStreamGetCtx_v2", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::stream_get_ctx_v2(hStream, pCtx,
-                                                                                    pGreenCtx);
-                                                  },
-                                                  hStream, pCtx, pGreenCtx));
+  return guest::answered("cuStreamGetCtx_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_ctx_v2(hStream, pCtx, pGreenCtx);
+                             },
+                             hStream, pCtx, pGreenCtx));
 }
 EXPORT CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) {
   static constinit guest::TracedEntry entry{"cuStreamGetDevice", "local", "hStream device"};
-  return guest::answered("cuStreamGetDevice", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::stream_get_device(hStream,
-                                                                                    device);
-                                                  },
-                                                  hStream, device));
+  return guest::answered("cuStreamGetDevice",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_device(hStream, device);
+                             },
+                             hStream, device));
 }
 EXPORT CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                              unsigned int flags) {
@@ -3476,6 +3536,8 @@ EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_get_allocation_properties_from_handle(prop,
                                                                                        handle);
                              },
@@ -3750,15 +3812,16 @@ EXPORT CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream,
                                             CUstreamCaptureStatus* captureStatus) {
   static constinit guest::TracedEntry entry{"cuStreamIsCapturing", "local",
                                             "hStream captureStatus"};
-  return guest::answered("cuStreamIsCapturing", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::stream_is_capturing(
-                                                          hStream, captureStatus);
-                                                    },
-                                                    hStream, captureStatus));
+  return guest::answered("cuStreamIsCapturing",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_is_capturing(hStream, captureStatus);
+                             },
+                             hStream, captureStatus));
 }
 EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream hStream,
                                                   CUstreamCaptureStatus* captureStatus_out,
@@ -3886,15 +3949,17 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream hStream,
                                                cuuint64_t* id_out) {
   static constinit guest::TracedEntry entry{"cuStreamGetCaptureInfo", "local",
                                             "hStream captureStatus_out id_out"};
-  return guest::answered("cuStreamGetCaptureInfo", guest::traced(
-                                                       entry,
-                                                       [&] {
-                                                         if (!guest::Session::is_open())
-                                                           return CUDA_ERROR_NOT_INITIALIZED;
-                                                         return guest::stream_get_capture_info(
-                                                             hStream, captureStatus_out, id_out);
-                                                       },
-                                                       hStream, captureStatus_out, id_out));
+  return guest::answered("cuStreamGetCaptureInfo",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_capture_info(hStream, captureStatus_out,
+                                                                     id_out);
+                             },
+                             hStream, captureStatus_out, id_out));
 }
 EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuGraphCreate", "sync", "phGraph flags"};
@@ -5113,15 +5178,16 @@ EXPORT CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDes
                                                 CUarray hArray) {
   static constinit guest::TracedEntry entry{"cuArrayGetDescriptor_v2", "local",
                                             "pArrayDescriptor hArray"};
-  return guest::answered("cuArrayGetDescriptor_v2", guest::traced(
-                                                        entry,
-                                                        [&] {
-                                                          if (!guest::Session::is_open())
-                                                            return CUDA_ERROR_NOT_INITIALIZED;
-                                                          return guest::array_get_descriptor_v2(
-                                                              pArrayDescriptor, hArray);
-                                                        },
-                                                        pArrayDescriptor, hArray));
+  return guest::answered("cuArrayGetDescriptor_v2",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::array_get_descriptor_v2(pArrayDescriptor, hArray);
+                             },
+                             pArrayDescriptor, hArray));
 }
 EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor,
                                                   CUarray hArray) {
@@ -5132,6 +5198,8 @@ EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArra
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::array_3d_get_descriptor_v2(pArrayDescriptor, hArray);
                              },
                              pArrayDescriptor, hArray));
@@ -5170,6 +5238,8 @@ EXPORT CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::array_get_sparse_properties(sparseProperties, array);
                              },
                              sparseProperties, array));
@@ -5183,6 +5253,8 @@ EXPORT CUresult CUDAAPI cuArrayGetMemoryRequirements(
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::array_get_memory_requirements(memoryRequirements,
                                                                            array, device);
                              },
@@ -5238,6 +5310,8 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mipmapped_array_get_sparse_properties(sparseProperties,
                                                                                    mipmap);
                              },
@@ -5252,6 +5326,8 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mipmapped_array_get_memory_requirements(
                                    memoryRequirements, mipmap, device);
                              },
@@ -5893,6 +5969,8 @@ EXPORT CUresult CUDAAPI cuProfilerStart() {
   static constinit guest::TracedEntry entry{"cuProfilerStart", "local", ""};
   return guest::answered("cuProfilerStart", guest::traced(entry, [&] {
                            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                           if (const CUresult lasting = guest::Session::get().lasting_error())
+                             return lasting;
                            return guest::profiler_start();
                          }));
 }
@@ -5900,6 +5978,8 @@ EXPORT CUresult CUDAAPI cuProfilerStop() {
   static constinit guest::TracedEntry entry{"cuProfilerStop", "local", ""};
   return guest::answered("cuProfilerStop", guest::traced(entry, [&] {
                            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                           if (const CUresult lasting = guest::Session::get().lasting_error())
+                             return lasting;
                            return guest::profiler_stop();
                          }));
 }
@@ -5914,6 +5994,8 @@ EXPORT CUresult CUDAAPI cuDeviceRegisterAsyncNotification(CUdevice device,
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::device_register_async_notification(
                                    device, callbackFunc, userData, callback);
                              },
@@ -5928,6 +6010,8 @@ EXPORT CUresult CUDAAPI cuDeviceUnregisterAsyncNotification(CUdevice device,
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::device_unregister_async_notification(device, callback);
                              },
                              device, callback));
@@ -5947,77 +6031,86 @@ EXPORT CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTar
 EXPORT CUresult CUDAAPI cuArray3DCreate(CUarray* pHandle,
                                         const CUDA_ARRAY3D_DESCRIPTOR_v1* pAllocateArray) {
   static constinit guest::TracedEntry entry{"cuArray3DCreate", "local", "pHandle pAllocateArray"};
-  return guest::answered("cuArray3DCreate", guest::traced(
-                                                entry,
-                                                [&] {
-                                                  if (!guest::Session::is_open())
-                                                    return CUDA_ERROR_NOT_INITIALIZED;
-                                                  return guest::array_3d_create(pHandle,
-                                                                                pAllocateArray);
-                                                },
-                                                pHandle, pAllocateArray));
+  return guest::answered("cuArray3DCreate",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::array_3d_create(pHandle, pAllocateArray);
+                             },
+                             pHandle, pAllocateArray));
 }
 EXPORT CUresult CUDAAPI cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* pArrayDescriptor,
                                                CUarray hArray) {
   static constinit guest::TracedEntry entry{"cuArray3DGetDescriptor", "local",
                                             "pArrayDescriptor hArray"};
-  return guest::answered("cuArray3DGetDescriptor", guest::traced(
-                                                       entry,
-                                                       [&] {
-                                                         if (!guest::Session::is_open())
-                                                           return CUDA_ERROR_NOT_INITIALIZED;
-                                                         return guest::array_3d_get_descriptor(
-                                                             pArrayDescriptor, hArray);
-                                                       },
-                                                       pArrayDescriptor, hArray));
+  return guest::answered("cuArray3DGetDescriptor",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::array_3d_get_descriptor(pArrayDescriptor, hArray);
+                             },
+                             pArrayDescriptor, hArray));
 }
 EXPORT CUresult CUDAAPI cuArrayCreate(CUarray* pHandle,
                                       const CUDA_ARRAY_DESCRIPTOR_v1* pAllocateArray) {
   static constinit guest::TracedEntry entry{"cuArrayCreate", "local", "pHandle pAllocateArray"};
-  return guest::answered("cuArrayCreate", guest::traced(
-                                              entry,
-                                              [&] {
-                                                if (!guest::Session::is_open())
-                                                  return CUDA_ERROR_NOT_INITIALIZED;
-                                                return guest::array_create(pHandle, pAllocateArray);
-                                              },
-                                              pHandle, pAllocateArray));
+  return guest::answered("cuArrayCreate",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::array_create(pHandle, pAllocateArray);
+                             },
+                             pHandle, pAllocateArray));
 }
 EXPORT CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* pArrayDescriptor,
                                              CUarray hArray) {
   static constinit guest::TracedEntry entry{"cuArrayGetDescriptor", "local",
                                             "pArrayDescriptor hArray"};
-  return guest::answered("cuArrayGetDescriptor", guest::traced(
-                                                     entry,
-                                                     [&] {
-                                                       if (!guest::Session::is_open())
-                                                         return CUDA_ERROR_NOT_INITIALIZED;
-                                                       return guest::array_get_descriptor(
-                                                           pArrayDescriptor, hArray);
-                                                     },
-                                                     pArrayDescriptor, hArray));
+  return guest::answered("cuArrayGetDescriptor",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::array_get_descriptor(pArrayDescriptor, hArray);
+                             },
+                             pArrayDescriptor, hArray));
 }
 EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1* dptr, unsigned int bytesize) {
   static constinit guest::TracedEntry entry{"cuMemAlloc", "local", "dptr bytesize"};
-  return guest::answered("cuMemAlloc", guest::traced(
-                                           entry,
-                                           [&] {
-                                             if (!guest::Session::is_open())
-                                               return CUDA_ERROR_NOT_INITIALIZED;
-                                             return guest::mem_alloc(dptr, bytesize);
-                                           },
-                                           dptr, bytesize));
+  return guest::answered("cuMemAlloc",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_alloc(dptr, bytesize);
+                             },
+                             dptr, bytesize));
 }
 EXPORT CUresult CUDAAPI cuMemAllocHost(void** pp, unsigned int bytesize) {
   static constinit guest::TracedEntry entry{"cuMemAllocHost", "local", "pp bytesize"};
-  return guest::answered("cuMemAllocHost", guest::traced(
-                                               entry,
-                                               [&] {
-                                                 if (!guest::Session::is_open())
-                                                   return CUDA_ERROR_NOT_INITIALIZED;
-                                                 return guest::mem_alloc_host(pp, bytesize);
-                                               },
-                                               pp, bytesize));
+  return guest::answered("cuMemAllocHost",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_alloc_host(pp, bytesize);
+                             },
+                             pp, bytesize));
 }
 EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPitch,
                                         unsigned int WidthInBytes, unsigned int Height,
@@ -6029,6 +6122,8 @@ EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPit
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_alloc_pitch(dptr, pPitch, WidthInBytes, Height,
                                                              ElementSizeBytes);
                              },
@@ -6036,38 +6131,43 @@ EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPit
 }
 EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr) {
   static constinit guest::TracedEntry entry{"cuMemFree", "local", "dptr"};
-  return guest::answered("cuMemFree", guest::traced(
-                                          entry,
-                                          [&] {
-                                            if (!guest::Session::is_open())
-                                              return CUDA_ERROR_NOT_INITIALIZED;
-                                            return guest::mem_free(dptr);
-                                          },
-                                          dptr));
+  return guest::answered("cuMemFree",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_free(dptr);
+                             },
+                             dptr));
 }
 EXPORT CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr_v1* pbase, unsigned int* psize,
                                              CUdeviceptr_v1 dptr) {
   static constinit guest::TracedEntry entry{"cuMemGetAddressRange", "local", "pbase psize dptr"};
-  return guest::answered("cuMemGetAddressRange", guest::traced(
-                                                     entry,
-                                                     [&] {
-                                                       if (!guest::Session::is_open())
-                                                         return CUDA_ERROR_NOT_INITIALIZED;
-                                                       return guest::mem_get_address_range(
-                                                           pbase, psize, dptr);
-                                                     },
-                                                     pbase, psize, dptr));
+  return guest::answered("cuMemGetAddressRange",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_get_address_range(pbase, psize, dptr);
+                             },
+                             pbase, psize, dptr));
 }
 EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int* free, unsigned int* total) {
   static constinit guest::TracedEntry entry{"cuMemGetInfo", "local", "free total"};
-  return guest::answered("cuMemGetInfo", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::mem_get_info(free, total);
-                                             },
-                                             free, total));
+  return guest::answered("cuMemGetInfo",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::mem_get_info(free, total);
+                             },
+                             free, total));
 }
 EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr_v1* pdptr, void* p,
                                                   unsigned int Flags) {
@@ -6077,107 +6177,122 @@ EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr_v1* pdptr, void* p
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_host_get_device_pointer(pdptr, p, Flags);
                              },
                              pdptr, p, Flags));
 }
 EXPORT CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D_v1* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy2D", "local", "pCopy"};
-  return guest::answered("cuMemcpy2D", guest::traced(
-                                           entry,
-                                           [&] {
-                                             if (!guest::Session::is_open())
-                                               return CUDA_ERROR_NOT_INITIALIZED;
-                                             return guest::memcpy_2d(pCopy);
-                                           },
-                                           pCopy));
+  return guest::answered("cuMemcpy2D",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_2d(pCopy);
+                             },
+                             pCopy));
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* pCopy, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemcpy2DAsync", "local", "pCopy hStream"};
-  return guest::answered("cuMemcpy2DAsync", guest::traced(
-                                                entry,
-                                                [&] {
-                                                  if (!guest::Session::is_open())
-                                                    return CUDA_ERROR_NOT_INITIALIZED;
-                                                  return guest::memcpy_2d_async(pCopy, hStream);
-                                                },
-                                                pCopy, hStream));
+  return guest::answered("cuMemcpy2DAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_2d_async(pCopy, hStream);
+                             },
+                             pCopy, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy2DUnaligned", "local", "pCopy"};
-  return guest::answered("cuMemcpy2DUnaligned", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::memcpy_2d_unaligned(pCopy);
-                                                    },
-                                                    pCopy));
+  return guest::answered("cuMemcpy2DUnaligned",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_2d_unaligned(pCopy);
+                             },
+                             pCopy));
 }
 EXPORT CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D_v1* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3D", "local", "pCopy"};
-  return guest::answered("cuMemcpy3D", guest::traced(
-                                           entry,
-                                           [&] {
-                                             if (!guest::Session::is_open())
-                                               return CUDA_ERROR_NOT_INITIALIZED;
-                                             return guest::memcpy_3d(pCopy);
-                                           },
-                                           pCopy));
+  return guest::answered("cuMemcpy3D",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_3d(pCopy);
+                             },
+                             pCopy));
 }
 EXPORT CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* pCopy, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemcpy3DAsync", "local", "pCopy hStream"};
-  return guest::answered("cuMemcpy3DAsync", guest::traced(
-                                                entry,
-                                                [&] {
-                                                  if (!guest::Session::is_open())
-                                                    return CUDA_ERROR_NOT_INITIALIZED;
-                                                  return guest::memcpy_3d_async(pCopy, hStream);
-                                                },
-                                                pCopy, hStream));
+  return guest::answered("cuMemcpy3DAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_3d_async(pCopy, hStream);
+                             },
+                             pCopy, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
                                      unsigned int srcOffset, unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyAtoA", "local",
                                             "dstArray dstOffset srcArray srcOffset ByteCount"};
-  return guest::answered("cuMemcpyAtoA", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_atoa(dstArray, dstOffset,
-                                                                         srcArray, srcOffset,
-                                                                         ByteCount);
-                                             },
-                                             dstArray, dstOffset, srcArray, srcOffset, ByteCount));
+  return guest::answered("cuMemcpyAtoA",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_atoa(dstArray, dstOffset, srcArray, srcOffset,
+                                                         ByteCount);
+                             },
+                             dstArray, dstOffset, srcArray, srcOffset, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray,
                                      unsigned int srcOffset, unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyAtoD", "local",
                                             "dstDevice srcArray srcOffset ByteCount"};
-  return guest::answered("cuMemcpyAtoD", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_atod(dstDevice, srcArray,
-                                                                         srcOffset, ByteCount);
-                                             },
-                                             dstDevice, srcArray, srcOffset, ByteCount));
+  return guest::answered("cuMemcpyAtoD",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_atod(dstDevice, srcArray, srcOffset, ByteCount);
+                             },
+                             dstDevice, srcArray, srcOffset, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyAtoH(void* dstHost, CUarray srcArray, unsigned int srcOffset,
                                      unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyAtoH", "local",
                                             "dstHost srcArray srcOffset ByteCount"};
-  return guest::answered("cuMemcpyAtoH", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_atoh(dstHost, srcArray,
-                                                                         srcOffset, ByteCount);
-                                             },
-                                             dstHost, srcArray, srcOffset, ByteCount));
+  return guest::answered("cuMemcpyAtoH",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_atoh(dstHost, srcArray, srcOffset, ByteCount);
+                             },
+                             dstHost, srcArray, srcOffset, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync(void* dstHost, CUarray srcArray, unsigned int srcOffset,
                                           unsigned int ByteCount, CUstream hStream) {
@@ -6188,6 +6303,8 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync(void* dstHost, CUarray srcArray, unsig
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::memcpy_atoh_async(dstHost, srcArray, srcOffset,
                                                                ByteCount, hStream);
                              },
@@ -6197,84 +6314,92 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset,
                                      CUdeviceptr_v1 srcDevice, unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyDtoA", "local",
                                             "dstArray dstOffset srcDevice ByteCount"};
-  return guest::answered("cuMemcpyDtoA", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_dtoa(dstArray, dstOffset,
-                                                                         srcDevice, ByteCount);
-                                             },
-                                             dstArray, dstOffset, srcDevice, ByteCount));
+  return guest::answered("cuMemcpyDtoA",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_dtoa(dstArray, dstOffset, srcDevice, ByteCount);
+                             },
+                             dstArray, dstOffset, srcDevice, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice,
                                      unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyDtoD", "local",
                                             "dstDevice srcDevice ByteCount"};
-  return guest::answered("cuMemcpyDtoD", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_dtod(dstDevice, srcDevice,
-                                                                         ByteCount);
-                                             },
-                                             dstDevice, srcDevice, ByteCount));
+  return guest::answered("cuMemcpyDtoD",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_dtod(dstDevice, srcDevice, ByteCount);
+                             },
+                             dstDevice, srcDevice, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice,
                                           unsigned int ByteCount, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemcpyDtoDAsync", "local",
                                             "dstDevice srcDevice ByteCount hStream"};
-  return guest::answered("cuMemcpyDtoDAsync", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::memcpy_dtod_async(
-                                                        dstDevice, srcDevice, ByteCount, hStream);
-                                                  },
-                                                  dstDevice, srcDevice, ByteCount, hStream));
+  return guest::answered("cuMemcpyDtoDAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_dtod_async(dstDevice, srcDevice, ByteCount,
+                                                               hStream);
+                             },
+                             dstDevice, srcDevice, ByteCount, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr_v1 srcDevice,
                                      unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyDtoH", "local", "dstHost srcDevice ByteCount"};
-  return guest::answered("cuMemcpyDtoH", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_dtoh(dstHost, srcDevice,
-                                                                         ByteCount);
-                                             },
-                                             dstHost, srcDevice, ByteCount));
+  return guest::answered("cuMemcpyDtoH",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_dtoh(dstHost, srcDevice, ByteCount);
+                             },
+                             dstHost, srcDevice, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr_v1 srcDevice,
                                           unsigned int ByteCount, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemcpyDtoHAsync", "local",
                                             "dstHost srcDevice ByteCount hStream"};
-  return guest::answered("cuMemcpyDtoHAsync", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::memcpy_dtoh_async(
-                                                        dstHost, srcDevice, ByteCount, hStream);
-                                                  },
-                                                  dstHost, srcDevice, ByteCount, hStream));
+  return guest::answered("cuMemcpyDtoHAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_dtoh_async(dstHost, srcDevice, ByteCount,
+                                                               hStream);
+                             },
+                             dstHost, srcDevice, ByteCount, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoA(CUarray dstArray, unsigned int dstOffset, const void* srcHost,
                                      unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyHtoA", "local",
                                             "dstArray dstOffset srcHost ByteCount"};
-  return guest::answered("cuMemcpyHtoA", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_htoa(dstArray, dstOffset,
-                                                                         srcHost, ByteCount);
-                                             },
-                                             dstArray, dstOffset, srcHost, ByteCount));
+  return guest::answered("cuMemcpyHtoA",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_htoa(dstArray, dstOffset, srcHost, ByteCount);
+                             },
+                             dstArray, dstOffset, srcHost, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffset,
                                           const void* srcHost, unsigned int ByteCount,
@@ -6286,6 +6411,8 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffs
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::memcpy_htoa_async(dstArray, dstOffset, srcHost,
                                                                ByteCount, hStream);
                              },
@@ -6294,157 +6421,173 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffs
 EXPORT CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void* srcHost,
                                      unsigned int ByteCount) {
   static constinit guest::TracedEntry entry{"cuMemcpyHtoD", "local", "dstDevice srcHost ByteCount"};
-  return guest::answered("cuMemcpyHtoD", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memcpy_htod(dstDevice, srcHost,
-                                                                         ByteCount);
-                                             },
-                                             dstDevice, srcHost, ByteCount));
+  return guest::answered("cuMemcpyHtoD",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_htod(dstDevice, srcHost, ByteCount);
+                             },
+                             dstDevice, srcHost, ByteCount));
 }
 EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void* srcHost,
                                           unsigned int ByteCount, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemcpyHtoDAsync", "local",
                                             "dstDevice srcHost ByteCount hStream"};
-  return guest::answered("cuMemcpyHtoDAsync", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::memcpy_htod_async(
-                                                        dstDevice, srcHost, ByteCount, hStream);
-                                                  },
-                                                  dstDevice, srcHost, ByteCount, hStream));
+  return guest::answered("cuMemcpyHtoDAsync",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memcpy_htod_async(dstDevice, srcHost, ByteCount,
+                                                               hStream);
+                             },
+                             dstDevice, srcHost, ByteCount, hStream));
 }
 EXPORT CUresult CUDAAPI cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N) {
   static constinit guest::TracedEntry entry{"cuMemsetD16", "local", "dstDevice us N"};
-  return guest::answered("cuMemsetD16", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::memset_d16(dstDevice, us, N);
-                                            },
-                                            dstDevice, us, N));
+  return guest::answered("cuMemsetD16",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memset_d16(dstDevice, us, N);
+                             },
+                             dstDevice, us, N));
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
                                       unsigned short us, unsigned int Width, unsigned int Height) {
   static constinit guest::TracedEntry entry{"cuMemsetD2D16", "local",
                                             "dstDevice dstPitch us Width Height"};
-  return guest::answered("cuMemsetD2D16", guest::traced(
-                                              entry,
-                                              [&] {
-                                                if (!guest::Session::is_open())
-                                                  return CUDA_ERROR_NOT_INITIALIZED;
-                                                return guest::memset_d2d16(dstDevice, dstPitch, us,
-                                                                           Width, Height);
-                                              },
-                                              dstDevice, dstPitch, us, Width, Height));
+  return guest::answered("cuMemsetD2D16",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memset_d2d16(dstDevice, dstPitch, us, Width, Height);
+                             },
+                             dstDevice, dstPitch, us, Width, Height));
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
                                       unsigned int ui, unsigned int Width, unsigned int Height) {
   static constinit guest::TracedEntry entry{"cuMemsetD2D32", "local",
                                             "dstDevice dstPitch ui Width Height"};
-  return guest::answered("cuMemsetD2D32", guest::traced(
-                                              entry,
-                                              [&] {
-                                                if (!guest::Session::is_open())
-                                                  return CUDA_ERROR_NOT_INITIALIZED;
-                                                return guest::memset_d2d32(dstDevice, dstPitch, ui,
-                                                                           Width, Height);
-                                              },
-                                              dstDevice, dstPitch, ui, Width, Height));
+  return guest::answered("cuMemsetD2D32",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memset_d2d32(dstDevice, dstPitch, ui, Width, Height);
+                             },
+                             dstDevice, dstPitch, ui, Width, Height));
 }
 EXPORT CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch,
                                      unsigned char uc, unsigned int Width, unsigned int Height) {
   static constinit guest::TracedEntry entry{"cuMemsetD2D8", "local",
                                             "dstDevice dstPitch uc Width Height"};
-  return guest::answered("cuMemsetD2D8", guest::traced(
-                                             entry,
-                                             [&] {
-                                               if (!guest::Session::is_open())
-                                                 return CUDA_ERROR_NOT_INITIALIZED;
-                                               return guest::memset_d2d8(dstDevice, dstPitch, uc,
-                                                                         Width, Height);
-                                             },
-                                             dstDevice, dstPitch, uc, Width, Height));
+  return guest::answered("cuMemsetD2D8",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memset_d2d8(dstDevice, dstPitch, uc, Width, Height);
+                             },
+                             dstDevice, dstPitch, uc, Width, Height));
 }
 EXPORT CUresult CUDAAPI cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N) {
   static constinit guest::TracedEntry entry{"cuMemsetD32", "local", "dstDevice ui N"};
-  return guest::answered("cuMemsetD32", guest::traced(
-                                            entry,
-                                            [&] {
-                                              if (!guest::Session::is_open())
-                                                return CUDA_ERROR_NOT_INITIALIZED;
-                                              return guest::memset_d32(dstDevice, ui, N);
-                                            },
-                                            dstDevice, ui, N));
+  return guest::answered("cuMemsetD32",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memset_d32(dstDevice, ui, N);
+                             },
+                             dstDevice, ui, N));
 }
 EXPORT CUresult CUDAAPI cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N) {
   static constinit guest::TracedEntry entry{"cuMemsetD8", "local", "dstDevice uc N"};
-  return guest::answered("cuMemsetD8", guest::traced(
-                                           entry,
-                                           [&] {
-                                             if (!guest::Session::is_open())
-                                               return CUDA_ERROR_NOT_INITIALIZED;
-                                             return guest::memset_d8(dstDevice, uc, N);
-                                           },
-                                           dstDevice, uc, N));
+  return guest::answered("cuMemsetD8",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::memset_d8(dstDevice, uc, N);
+                             },
+                             dstDevice, uc, N));
 }
 EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
                                           const char* name) {
   static constinit guest::TracedEntry entry{"cuModuleGetGlobal", "local", "dptr bytes hmod name"};
-  return guest::answered("cuModuleGetGlobal", guest::traced(
-                                                  entry,
-                                                  [&] {
-                                                    if (!guest::Session::is_open())
-                                                      return CUDA_ERROR_NOT_INITIALIZED;
-                                                    return guest::module_get_global(dptr, bytes,
-                                                                                    hmod, name);
-                                                  },
-                                                  dptr, bytes, hmod, name));
+  return guest::answered("cuModuleGetGlobal",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::module_get_global(dptr, bytes, hmod, name);
+                             },
+                             dptr, bytes, hmod, name));
 }
 EXPORT CUresult CUDAAPI cuTexRefGetAddress(CUdeviceptr_v1* pdptr, CUtexref hTexRef) {
   static constinit guest::TracedEntry entry{"cuTexRefGetAddress", "local", "pdptr hTexRef"};
-  return guest::answered("cuTexRefGetAddress", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::tex_ref_get_address(pdptr,
-                                                                                       hTexRef);
-                                                   },
-                                                   pdptr, hTexRef));
+  return guest::answered("cuTexRefGetAddress",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::tex_ref_get_address(pdptr, hTexRef);
+                             },
+                             pdptr, hTexRef));
 }
 EXPORT CUresult CUDAAPI cuTexRefSetAddress(unsigned int* ByteOffset, CUtexref hTexRef,
                                            CUdeviceptr_v1 dptr, unsigned int bytes) {
   static constinit guest::TracedEntry entry{"cuTexRefSetAddress", "local",
                                             "ByteOffset hTexRef dptr bytes"};
-  return guest::answered("cuTexRefSetAddress", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::tex_ref_set_address(
-                                                         ByteOffset, hTexRef, dptr, bytes);
-                                                   },
-                                                   ByteOffset, hTexRef, dptr, bytes));
+  return guest::answered("cuTexRefSetAddress",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::tex_ref_set_address(ByteOffset, hTexRef, dptr, bytes);
+                             },
+                             ByteOffset, hTexRef, dptr, bytes));
 }
 EXPORT CUresult CUDAAPI cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1* desc,
                                              CUdeviceptr_v1 dptr, unsigned int Pitch) {
   static constinit guest::TracedEntry entry{"cuTexRefSetAddress2D", "local",
                                             "hTexRef desc dptr Pitch"};
-  return guest::answered("cuTexRefSetAddress2D", guest::traced(
-                                                     entry,
-                                                     [&] {
-                                                       if (!guest::Session::is_open())
-                                                         return CUDA_ERROR_NOT_INITIALIZED;
-                                                       return guest::tex_ref_set_address_2d(
-                                                           hTexRef, desc, dptr, Pitch);
-                                                     },
-                                                     hTexRef, desc, dptr, Pitch));
+  return guest::answered("cuTexRefSetAddress2D",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::tex_ref_set_address_2d(hTexRef, desc, dptr, Pitch);
+                             },
+                             hTexRef, desc, dptr, Pitch));
 }
 EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream,
                                                     unsigned int flags) {
@@ -6636,6 +6779,7 @@ EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync_ptsz(
           entry,
           [&] {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_discard_and_prefetch_batch_async(
                 dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
                 hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6651,6 +6795,8 @@ EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* 
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_discard_batch_async(
                                    dptrs, sizes, count, flags,
                                    hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6693,6 +6839,8 @@ EXPORT CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_prefetch_async(
                                    devPtr, count, dstDevice,
                                    hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6709,6 +6857,8 @@ EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t co
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::mem_prefetch_async_v2(
                                    devPtr, count, location, flags,
                                    hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6729,6 +6879,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t*
           entry,
           [&] {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+            if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
                                                    prefetchLocIdxs, numPrefetchLocs, flags,
                                                    hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -7337,6 +7488,8 @@ EXPORT CUresult CUDAAPI cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdevicept
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_attach_mem_async(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, dptr, length, flags);
                              },
@@ -7466,6 +7619,8 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_ptsz(CUstream hStream,
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_get_capture_info(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus_out,
                                    id_out);
@@ -7516,16 +7671,17 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx_ptsz(CUstream hStream, CUcontext* pctx) {
   static constinit guest::TracedEntry entry{"cuStreamGetCtx_ptsz", "local", "hStream pctx"};
-  return guest::answered("cuStreamGetCtx_ptsz", guest::traced(
-                                                    entry,
-                                                    [&] {
-                                                      if (!guest::Session::is_open())
-                                                        return CUDA_ERROR_NOT_INITIALIZED;
-                                                      return guest::stream_get_ctx(
-                                                          hStream ? hStream : CU_STREAM_PER_THREAD,
-                                                          pctx);
-                                                    },
-                                                    hStream, pctx));
+  return guest::answered("cuStreamGetCtx_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_ctx(
+                                   hStream ? hStream : CU_STREAM_PER_THREAD, pctx);
+                             },
+                             hStream, pctx));
 }
 EXPORT CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx,
                                                CUgreenCtx* pGreenCtx) {
@@ -7536,6 +7692,8 @@ EXPORT CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_get_ctx_v2(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, pCtx, pGreenCtx);
                              },
@@ -7548,6 +7706,8 @@ EXPORT CUresult CUDAAPI cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* devic
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_get_device(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, device);
                              },
@@ -7560,6 +7720,8 @@ EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* fl
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_get_flags(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, flags);
                              },
@@ -7567,16 +7729,17 @@ EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* fl
 }
 EXPORT CUresult CUDAAPI cuStreamGetId_ptsz(CUstream hStream, unsigned long long* streamId) {
   static constinit guest::TracedEntry entry{"cuStreamGetId_ptsz", "local", "hStream streamId"};
-  return guest::answered("cuStreamGetId_ptsz", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::stream_get_id(
-                                                         hStream ? hStream : CU_STREAM_PER_THREAD,
-                                                         streamId);
-                                                   },
-                                                   hStream, streamId));
+  return guest::answered("cuStreamGetId_ptsz",
+                         guest::traced(
+                             entry,
+                             [&] {
+                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
+                               return guest::stream_get_id(hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                           streamId);
+                             },
+                             hStream, streamId));
 }
 EXPORT CUresult CUDAAPI cuStreamGetPriority_ptsz(CUstream hStream, int* priority) {
   static constinit guest::TracedEntry entry{"cuStreamGetPriority_ptsz", "local",
@@ -7586,6 +7749,8 @@ EXPORT CUresult CUDAAPI cuStreamGetPriority_ptsz(CUstream hStream, int* priority
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_get_priority(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, priority);
                              },
@@ -7600,6 +7765,8 @@ EXPORT CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream hStream,
                              entry,
                              [&] {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
+                               if (const CUresult lasting = guest::Session::get().lasting_error())
+                                 return lasting;
                                return guest::stream_is_capturing(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus);
                              },

@@ -75,7 +75,7 @@ CUresult ctx_get_shared_mem_config(CUsharedconfig* pConfig) {
 }
 
 CUresult ctx_set_shared_mem_config(CUsharedconfig config) {
-  Call call(CaptureRule::ALLOWED);
+  Call call(CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const wire::cuCtxSetSharedMemConfig_in in{call.context(), static_cast<uint64_t>(config)};
   return call.sync(wire::Op::cuCtxSetSharedMemConfig, in);
@@ -358,16 +358,6 @@ CUresult graph_release_user_object(CUgraph graph, CUuserObject object, unsigned 
   const wire::cuGraphReleaseUserObject_in in{call.context(), to_wire(graph), to_wire(object),
                                              static_cast<uint64_t>(count)};
   return call.sync(wire::Op::cuGraphReleaseUserObject, in);
-}
-
-CUresult mipmapped_array_destroy(CUmipmappedArray hMipmappedArray) {
-  Call call(CaptureRule::FORBIDDEN);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::ARRAY, hMipmappedArray)) return CUDA_ERROR_INVALID_HANDLE;
-  const wire::cuMipmappedArrayDestroy_in in{call.context(), to_wire(hMipmappedArray)};
-  const CUresult result = call.sync(wire::Op::cuMipmappedArrayDestroy, in);
-  if (result == CUDA_SUCCESS) forget(to_wire(hMipmappedArray));
-  return result;
 }
 
 CUresult device_get_texture_1d_linear_max_width(size_t* maxWidthInElements, CUarray_format format,

@@ -5,6 +5,9 @@
 #include "profiler.h"
 #include "support.h"
 
+// What CUDA 13.0 calls deprecated is still called by programs.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace {
 
 // What the calls are made on: all of it is there before the capture begins.
@@ -114,6 +117,7 @@ const Rule RULES[] = {
     RULE(UNSAFE, cuMemHostRegister(t.page, 4096, 0)),
     RULE(UNSAFE, cuProfilerStart()),
     RULE(UNSAFE, cuProfilerStop()),
+    RULE(UNSAFE, cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE)),
     RULE(ALLOWED, cuMemHostGetDevicePointer(&t.address, t.pinned, 0)),
     RULE(ALLOWED, cuMemHostGetFlags(&t.flags, t.pinned)),
     RULE(ALLOWED, cuMemGetInfo(&t.bytes, &t.pitch)),

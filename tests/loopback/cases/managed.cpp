@@ -3,6 +3,7 @@
 #include "managed.h"
 
 #include <cstring>
+#include <thread>
 
 namespace {
 
@@ -77,6 +78,11 @@ TEST_CASE("managed memory: managed variables") {
   CU(cuLibraryGetManaged(&total, &bytes, library, "total"));
   CHECK(bytes == 4);
   CU_IS(cuLibraryGetManaged(&ordinary, &bytes, library, "absent"), CUDA_ERROR_NOT_FOUND);
+  std::thread([&] {  // which has no context
+    CU_IS(cuLibraryGetManaged(&ordinary, &bytes, library, "total"), CUDA_SUCCESS);
+    CHECK(ordinary == total);
+  })
+      .join();
   CUkernel kernel = nullptr;
   CU(cuLibraryGetKernel(&kernel, library, "add_ordinary"));
   CUcontext context = gpu.context;
