@@ -122,6 +122,8 @@ MAY_FAIL(cuMemcpyPeerAsync,
          (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t n,
           CUstream stream),
          (to, to_context, from, from_context, n, stream))
+MAY_FAIL(cuMemMapArrayAsync, (CUarrayMapInfo * list, unsigned n, CUstream stream),
+         (list, n, stream))
 MAY_FAIL(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream), (pointer, stream))
 MAY_FAIL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream),
          (to, from, n, stream))

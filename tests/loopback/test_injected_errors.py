@@ -24,6 +24,7 @@ NEVER_LATE = {
     "cuMemcpy2DAsync_v2",
     "cuMemcpy3DAsync_v2",
     "cuGraphUpload",
+    "cuMemMapArrayAsync",
 }
 BETWEEN_DEVICES = {"cuMemcpyPeerAsync"}  # here is one
 N_SEEDS = int(os.environ.get("KVGPU_SEEDS", "100"))
