@@ -27,7 +27,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from differential.differences import UNDEFINED, Results, differing, either, unexplained
+from differential.differences import (
+    IMPOSSIBLE,
+    UNDEFINED,
+    Results,
+    differing,
+    either,
+    unexplained,
+)
 from differential.processes import Run, merged, read, text_of
 from differential.rows import (
     ALONE,
@@ -69,6 +76,20 @@ class Sides:
         self.results: dict[str, Results] = {side: {} for side in environments}
         self.n_late = 0
 
+    def take_known(self, todo: list[list[Row]]) -> list[list[Row]]:
+        """Count what the driver is known to give as made; returns what is left to make natively."""
+        known = read(self.options.known) if self.options.known else {}
+        left: list[list[Row]] = []
+        for rows in todo:
+            left.append([])
+            for name, what in rows:
+                said = known.get(name, {}).get(what, IMPOSSIBLE[0])
+                if said.startswith(IMPOSSIBLE) or said in UNDEFINED:
+                    left[-1].append((name, what))
+                else:
+                    self.results["native"].setdefault(name, {})[what] = said
+        return [rows for rows in left if rows]
+
     def run(self, side: str, todo: list[list[Row]], suffix: str = "") -> Results:
         """Make the calls; what they give replaces what was known."""
         run = Run(self.environments[side], self.options.out / f"{side}{suffix}.tsv", self.end_s)
@@ -82,10 +103,11 @@ class Sides:
             self.results[side] = merged(self.results[side], results)
         return results
 
-    def both(self, todo: list[list[Row]], suffix: str = "") -> None:
+    def both(self, todo: list[list[Row]]) -> None:
         """Likewise on both sides at once."""
-        with ThreadPoolExecutor(len(self.environments)) as pool:
-            done = [pool.submit(self.run, side, todo, suffix) for side in self.environments]
+        of_sides = {"native": self.take_known(todo), "remoted": todo}
+        with ThreadPoolExecutor(len(of_sides)) as pool:
+            done = [pool.submit(self.run, side, rows) for side, rows in of_sides.items()]
         for side in done:
             side.result()
 
@@ -178,6 +200,11 @@ def main() -> int:
     parser.add_argument("--driver", default="software", choices=["software", "nvidia"])
     parser.add_argument("--out", type=Path, default=Path("build/errors"))
     parser.add_argument("--recorded", type=Path, help="as good: what another driver gave")
+    parser.add_argument(
+        "--known",
+        type=Path,
+        help="what this driver gave before: made again natively only where kvgpu differs",
+    )
     parser.add_argument("--native-only", action="store_true", help="needs nothing of kvgpu")
     parser.add_argument("--share", default="1/1", metavar="K/N", help="every Nth entry point")
     parser.add_argument("--sample", type=int, default=20, help="calls in another order, too")

@@ -13,7 +13,7 @@
 #   host      a live worker's confinement, the inventory, start to first result with pre-started workers
 #   nvml      nvidia-smi's forms natively and through kvgpu: what it shows is the slice, as CUDA shows it
 #   cases     the driver API cases of tests/loopback, natively and through kvgpu
-#   errors    good and bad calls of every entry point, natively and through kvgpu: the same CUresults
+#   errors    good and bad calls of every entry point, natively (or recorded: NATIVE=again) and through kvgpu: the same CUresults
 #   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
 #   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
@@ -173,9 +173,15 @@ part_host() { "$python" -P tests/gpu/host.py; }
 
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
+# What this GPU with this driver gave before is made natively again only where kvgpu differs, and in a
+# sample; NATIVE=again: all of it.
 part_errors() {
+  local recorded=tests/data/recorded/bad_calls.tsv known=()
+  if [[ ${NATIVE:-} != again ]] && grep -qF "# $(head -n 1 "$out/gpu.txt"):" "$recorded"; then
+    known=(--known "$recorded")
+  fi
   "$python" -P tests/differential/errors.py --driver nvidia --share "${SHARE:-1/1}" --sample 300 \
-    --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
+    "${known[@]}" --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
 }
 
 part_cases() { run_cases '*'; }
