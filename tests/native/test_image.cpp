@@ -53,7 +53,7 @@ std::string sent(const std::string& image, std::vector<int> majors) {
 const std::string OF_80 = entry(ELF, 80, "eighty  "), OF_86 = entry(ELF, 86, "eightysix       "),
                   OF_90 = entry(ELF, 90, "ninety  "), OF_100 = entry(ELF, 100, "blackwell       "),
                   OF_120 = entry(ELF, 120, "geforce "), TEXT = entry(PTX, 90, "ptx     "),
-                  OTHER = entry(16, 70, "unknown ");
+                  OTHER = entry(16, 70, "unknown "), OF_NONE = entry(ELF, 0, "of none ");
 
 }  // namespace
 
@@ -64,15 +64,19 @@ TEST_CASE("machine code for other devices stays here") {
   CHECK(sent(all, {8, 9}) == fatbin(OF_80 + OF_86 + OF_90 + TEXT + OTHER));
   CHECK(sent(all, {10}) == fatbin(OF_100 + OF_120 + TEXT + OTHER));
   CHECK(sent(all, {12}) == fatbin(OF_100 + OF_120 + TEXT + OTHER));
+  CHECK(sent(fatbin(OF_80 + OF_NONE), {9}) == fatbin(OF_NONE));
 }
 
 TEST_CASE(
     "what is left to the driver is sent whole: nothing to leave out, nothing left, no sense") {
-  for (const std::string& whole : {fatbin(OF_90 + TEXT), fatbin(OF_80 + OF_100), fatbin(""),
-                                   std::string("\x7f"
-                                               "ELF cubin"),
-                                   std::string(".version 7.0"), fatbin(OF_80 + OF_90 + "rest"),
-                                   fatbin(OF_80 + OF_90.substr(0, OF_90.size() - 1))}) {
+  std::string other_version = fatbin(OF_80 + OF_90);
+  other_version[4] = 2;
+  for (const std::string& whole :
+       {other_version, fatbin(OF_90 + TEXT), fatbin(OF_80 + OF_100), fatbin(""),
+        std::string("\x7f"
+                    "ELF cubin"),
+        std::string(".version 7.0"), fatbin(OF_80 + OF_90 + "rest"),
+        fatbin(OF_80 + OF_90.substr(0, OF_90.size() - 1))}) {
     CHECK(sent(whole, {9}) == whole);
   }
 }

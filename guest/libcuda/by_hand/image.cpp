@@ -39,7 +39,7 @@ struct FatbinEntry {
   uint32_t arch;  // as in sm_90
 };
 static_assert(sizeof(FatbinEntry) == 32);
-constexpr uint16_t KIND_ELF = 2;
+constexpr uint16_t KNOWN_VERSION = 1, KIND_ELF = 2;
 
 // Relocatable device code (NCCL): `data` is what nvlink made, `prelinked` lists what of.
 constexpr uint32_t LINKED_VERSION = 2;
@@ -141,7 +141,7 @@ namespace {
 bool may_run(const FatbinEntry& entry, std::span<const int> majors) {
   constexpr int FIRST_UNSURE = 10;
   const int major = static_cast<int>(entry.arch / 10);
-  return entry.kind != KIND_ELF || std::ranges::any_of(majors, [&](int device) {
+  return entry.kind != KIND_ELF || major == 0 || std::ranges::any_of(majors, [&](int device) {
            return major == device || std::min(major, device) >= FIRST_UNSURE;
          });
 }
@@ -152,7 +152,7 @@ LoadableImage loadable_parts(const ImageBytes& image, std::span<const int> major
   LoadableImage whole{{}, {image}};
   FatbinHeader header;
   if (image.bytes < sizeof header || !read(image.data, &header) || header.magic != FATBIN_MAGIC ||
-      header.header_bytes < sizeof header) {
+      header.version != KNOWN_VERSION || header.header_bytes < sizeof header) {
     return whole;
   }
   LoadableImage found{std::vector<std::byte>(header.header_bytes), {}};
