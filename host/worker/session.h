@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One guest process's session: what the reader, the executors and the handlers share.
 //
-// Trusts nothing in the region: records are copied once (TaskQueue), handles and ranges are looked
+// Trusts nothing in the region: records are copied once, handles and ranges are looked
 // up. Locks: none is held while another is taken, but for those of host memory. During a driver
 // call only those, a Watch, creation_mutex_ and those of the extents are held.
 #pragma once

@@ -90,6 +90,10 @@ class Enqueue {
   mutable bool asks_ = false;
 };
 
+// Has all that was given to the stream come to its end, as far as that was asked for, or been lost?
+// `number`: the last one.
+[[nodiscard]] bool is_over(Stream& stream, uint64_t* number);
+
 // Is everything done that an event recorded in the stream now would stand for? Then its `number`
 // says so.
 [[nodiscard]] bool is_idle(Stream& stream, uint64_t* number);

@@ -11,14 +11,11 @@ namespace kvgpu::guest {
 
 namespace {
 
-// Has all that was given to the stream come to its end, as far as that was asked for?
-bool is_quiet(const Stream& stream) {
+bool is_quiet(Stream& stream) {
   // What a stream captures is no work yet.
   if (stream.is_mover || stream.capture.load(std::memory_order_acquire) != nullptr) return true;
-  Session& session = Session::get();
-  const uint64_t last = stream.issued.load(std::memory_order_acquire);
-  return !stream.dirty.load(std::memory_order_acquire) &&
-         (session.reached(stream.word, last) || session.is_lost(stream.word, last));
+  uint64_t last;
+  return is_over(stream, &last);
 }
 
 bool is_quiet() {
@@ -26,8 +23,7 @@ bool is_quiet() {
     Context* const context = tables().contexts.find(handle);
     if (context == nullptr || !context->active) return true;
     const std::lock_guard lock(context->mutex);
-    return std::ranges::all_of(context->streams,
-                               [](const Stream* stream) { return is_quiet(*stream); });
+    return std::ranges::all_of(context->streams, [](Stream* stream) { return is_quiet(*stream); });
   });
 }
 

@@ -141,15 +141,19 @@ CUresult mark_given_work(Stream& stream, uint64_t* number) {
   return mark(stream, number, Deferred::LEFT);
 }
 
-namespace {
-
-// Its own work alone. Under the lock: `dirty` is false while a marked record is on its way.
-bool is_done(Stream& stream, uint64_t* number) {
-  const std::lock_guard lock(stream.mark_mutex);
+bool is_over(Stream& stream, uint64_t* number) {
+  const std::lock_guard lock(
+      stream.mark_mutex);  // `dirty` is false while a marked record is on its way
   *number = stream.issued.load(std::memory_order_relaxed);
   Session& session = Session::get();
-  return !stream.dirty.load(std::memory_order_acquire) && session.reached(stream.word, *number) &&
-         !session.is_lost(stream.word, *number);
+  return !stream.dirty.load(std::memory_order_acquire) &&
+         (session.reached(stream.word, *number) || session.is_lost(stream.word, *number));
+}
+
+namespace {
+
+bool is_done(Stream& stream, uint64_t* number) {
+  return is_over(stream, number) && !Session::get().is_lost(stream.word, *number);
 }
 
 }  // namespace
