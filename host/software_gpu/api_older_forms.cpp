@@ -3,6 +3,7 @@
 // today, and to those they answer all the same, whatever they are given. No cuda.h here, which
 // declares them with their parameters.
 extern "C" int cuCtxGetDevice(int* device);
+extern "C" int cuModuleGetFunctionCount(unsigned* count, void* module);
 
 namespace {
 
@@ -24,7 +25,6 @@ OLDER_FORM(cuMemFree)
 OLDER_FORM(cuMemGetInfo)
 OLDER_FORM(cuMemGetAddressRange)
 OLDER_FORM(cuMemHostGetDevicePointer)
-OLDER_FORM(cuModuleGetGlobal)
 OLDER_FORM(cuMemcpyHtoD)
 OLDER_FORM(cuMemcpyDtoH)
 OLDER_FORM(cuMemcpyDtoD)
@@ -56,6 +56,14 @@ OLDER_FORM(cuArray3DGetDescriptor)
 OLDER_FORM(cuTexRefSetAddress)
 OLDER_FORM(cuTexRefSetAddress2D)
 OLDER_FORM(cuTexRefGetAddress)
+
+// The module is looked at first.
+extern "C" __attribute__((visibility("default"))) int cuModuleGetGlobal(void*, void*, void* module,
+                                                                        const char*) {
+  unsigned count;
+  const int bad = cuModuleGetFunctionCount(&count, module);
+  return bad != 0 ? bad : wrong_context();
+}
 
 // Of contexts of that time only, too.
 extern "C" __attribute__((visibility("default"))) int cuCtxPushCurrent(const void* context) {

@@ -206,6 +206,7 @@ bool enter_jail(const JailConfig& config, std::string* error) {
   // To the other workers of its owner, which have the same uid. The change of the user has done
   // that unless fs.suid_dumpable says otherwise.
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return fail(error, "keep out debuggers");
+  keep_compute_cache_there();
   return drop_capabilities(error);
 }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -97,6 +98,11 @@ bool show_shared_memory(const Descriptor& found, uid_t uid, gid_t gid, const fs:
   constexpr unsigned long FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC;
   return mount("kvgpu-shm", target.c_str(), "tmpfs", FLAGS, options.c_str()) == 0 ||
          fail(error, "mount " + std::string(SHM));
+}
+
+void keep_compute_cache_there() {
+  setenv("CUDA_CACHE_PATH", (std::string(SHM) + "/compute-cache").c_str(), 1);
+  setenv("CUDA_CACHE_MAXSIZE", std::to_string(COMPUTE_CACHE_BYTES).c_str(), 1);
 }
 
 }  // namespace kvgpu::worker

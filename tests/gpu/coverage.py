@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from differential.differences import IMPOSSIBLE  # noqa: E402  (needs the path)
 from differential.processes import read  # noqa: E402
 from framework.loopback import LOOPBACK, case_filter, case_names, loopback  # noqa: E402
+from framework.traces import write_reached  # noqa: E402
 
 RECORDED = ROOT / "tests/data/coverage.json"
 SOFTWARE = "software GPU"
@@ -101,11 +102,7 @@ def run_cases(folder: Path) -> None:
         for number, case in enumerate(case_names()):
             trace = folder / f"trace.{number}"
             host.run(LOOPBACK / "driver_cases", case_filter(case), KVGPU_TRACE=str(trace))
-    traces = [path for path in folder.glob("trace*") if path.suffix != ".json"]
-    lines = [line.split("\t") for path in traces for line in path.read_text().splitlines()]
-    calls = {(words[2], words[4]) for words in lines if len(words) > 9}
-    reached = folder / "reached.tsv"
-    reached.write_text("".join(f"{name}\t{code}\n" for name, code in sorted(calls)))
+    write_reached(folder)
 
 
 def main() -> int:

@@ -184,73 +184,8 @@ part_errors() {
     "${known[@]}" --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
 }
 
-part_cases() { run_cases '*'; }
-part_blocking() { run_cases 'blocking*'; }
-
-# Under contention a process takes seconds to start on a GPU: all cases of a share that leave the
-# context whole run in one; where one of them fails, each in its own.
-cases_together() { # NAME...
-  local name filter=
-  for name in "$@"; do filter+=${filter:+,}${name//,/\\,}; done
-  echo "== natively together" >>"$out/cases.log"
-  timeout 300 "$cases" "--test-case=$filter" "--test-case-exclude=*beyond native*" >>"$out/cases.log" 2>&1 </dev/null || return 1
-  echo "== remoted together" >>"$out/cases.log"
-  remoted_cases 300 "--test-case=$filter"
-}
-
-remoted_cases() { # SECONDS FILTER; which entry points it has reached, and with what result: reached.tsv
-  local status=0
-  KVGPU_TRACE=$runtime_dir/trace KVGPU_RUNTIME_DIR=$runtime_dir timeout "$1" \
-    "$python" -m kvgpu.host.cli run -- "$cases" "$2" >>"$out/cases.log" 2>&1 </dev/null || status=$?
-  awk -F'\t' '!/^#/ && NF > 9 { print $3 "\t" $5 }' "$runtime_dir"/trace* >>"$out/reached.tsv" 2>/dev/null || true
-  rm -f "$runtime_dir"/trace*
-  return $status
-}
-
-# The linker's libcuda.so.1 natively, kvgpu's under `kvgpu run`.
-one_case() { # NAME
-  local filter=--test-case=${1//,/\\,} failed=0
-  # Natively a thread in the driver keeps others out of it.
-  if [[ $1 != *"beyond native"* ]]; then
-    echo "== native: $1" >>"$out/cases.log"
-    timeout "$program_limit_s" "$cases" "$filter" >>"$out/cases.log" 2>&1 </dev/null ||
-      { echo "FAILED  natively: $1"; failed=1; }
-  fi
-  echo "== remoted: $1" >>"$out/cases.log"
-  remoted_cases "$program_limit_s" "$filter" || { echo "FAILED  remoted: $1"; failed=1; }
-  return $failed
-}
-
-run_cases() { # FILTER
-  local cases=build/release/tests/loopback/driver_cases failed=0 n=0 name together=()
-  local runtime_dir
-  runtime_dir=$(mktemp -d)
-  mkdir -p "$out"
-  : >"$out/cases.log" && : >"$out/reached.tsv"
-  "$python" -m kvgpu.host.kvgpud --runtime-dir "$runtime_dir" >"$out/kvgpud.log" 2>&1 &
-  local kvgpud=$!
-  for _ in $(seq 100); do [[ -S $runtime_dir/kvgpud.sock ]] && break || sleep 0.1; done
-  while read -r name; do
-    n=$((n + 1))
-    [[ -z ${SHARE:-} || $(((n - 1) % ${SHARE#*/} + 1)) -eq ${SHARE%/*} ]] || continue
-    case $name in
-      error:* | initialisation:* | context:* | blocking*) one_case "$name" || failed=1 ;;
-      *) together+=("$name") ;;
-    esac
-  done < <("$cases" --list-test-cases --no-version --test-case="$1" | grep -v -e '^\[doctest\]' -e '^===')
-  if [[ ${#together[@]} -gt 0 ]] && ! cases_together "${together[@]}"; then
-    echo "cases: one of them failed among the others: each alone"
-    for name in "${together[@]}"; do one_case "$name" || failed=1; done
-  fi
-  sort -u -o "$out/reached.tsv" "$out/reached.tsv"
-  kill "$kvgpud" && wait "$kvgpud" || true
-  cat "$runtime_dir"/log/* >"$out/sessions.log" 2>/dev/null || true
-  rm -rf "$runtime_dir"
-  [[ $n -gt 0 ]] || die "no cases in $cases: run make build"
-  [[ $failed -eq 0 ]] || grep -E 'ERROR|values:|logged:|what' -A2 "$out/cases.log" | tail -n 60
-  echo "cases: $n natively and remoted"
-  return $failed
-}
+part_cases() { "$python" -P tests/gpu/cases.py "$out" --share "${SHARE:-1/1}"; }
+part_blocking() { "$python" -P tests/gpu/cases.py "$out" --only 'blocking*'; }
 
 # $STARTS of them, several at once, within 7 minutes; one natively before.
 part_starts() {

@@ -21,8 +21,8 @@ CUresult wrong_context(Out first = nullptr, Out second = nullptr) {
 }
 
 template <typename Handle>
-CUresult wrong_context_of(Handle handle, Out out = nullptr) {
-  return find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : wrong_context(out);
+CUresult wrong_context_of(Handle handle, Out first = nullptr, Out second = nullptr) {
+  return find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : wrong_context(first, second);
 }
 
 }  // namespace
@@ -35,8 +35,8 @@ CUresult mem_alloc_host(void**, unsigned) { return wrong_context(); }
 CUresult mem_free(CUdeviceptr_v1) { return wrong_context(); }
 CUresult mem_get_info(Out free, Out total) { return wrong_context(free, total); }
 CUresult mem_host_get_device_pointer(Out dptr, void*, unsigned) { return wrong_context(dptr); }
-CUresult module_get_global(Out dptr, Out bytes, CUmodule, const char*) {
-  return wrong_context(dptr, bytes);
+CUresult module_get_global(Out dptr, Out bytes, CUmodule hmod, const char*) {
+  return wrong_context_of(hmod, dptr, bytes);
 }
 CUresult mem_get_address_range(Out base, Out size, CUdeviceptr_v1) {
   const CUresult result = wrong_context(base, size);

@@ -20,7 +20,6 @@ const char* const OLDER_FORMS[] = {
     "cuMemGetInfo",
     "cuMemGetAddressRange",
     "cuMemHostGetDevicePointer",
-    "cuModuleGetGlobal",
     "cuMemcpyHtoD",
     "cuMemcpyDtoH",
     "cuMemcpyDtoD",
@@ -71,6 +70,10 @@ TEST_CASE("older forms: a context of today does not take 32-bit addresses and si
   using GetInfo = CUresult (*)(unsigned*, unsigned*);
   const auto get_info = reinterpret_cast<GetInfo>(dlsym(RTLD_DEFAULT, "cuMemGetInfo"));
   CU_IS(get_info(&free, &total), CUDA_ERROR_INVALID_CONTEXT);
+  CU_IS(call_older("cuModuleGetGlobal"), CUDA_ERROR_INVALID_HANDLE);  // the zeroes are no module
+  using GetGlobal = CUresult (*)(unsigned*, unsigned*, CUmodule, const char*);
+  const auto get_global = reinterpret_cast<GetGlobal>(dlsym(RTLD_DEFAULT, "cuModuleGetGlobal"));
+  CU_IS(get_global(&free, &total, gpu.module, "counter"), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 TEST_CASE("profiler: its switches work where there is none, in any order") {
