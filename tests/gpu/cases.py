@@ -71,8 +71,9 @@ class Side:
             program = self.host.command(*program)
             environment["KVGPU_TRACE"] = str(self.folder / f"trace.{self.n_processes}")
         log = self.folder / f"{self.name}.{self.n_processes}.log"
-        with log.open("w") as file:
-            process = subprocess.Popen(program, env=environment, stdout=file, stderr=file)
+        # Two files: a line of kvgpu's in the midst of one of doctest's would hide that.
+        with log.open("w") as file, log.with_suffix(".err").open("w") as errors:
+            process = subprocess.Popen(program, env=environment, stdout=file, stderr=errors)
             try:
                 status = process.wait(limit_s)
             except subprocess.TimeoutExpired:
@@ -131,8 +132,10 @@ def keep_logs(folder: Path, sides: Iterable[Side]) -> None:
         for side in sides:
             for number in range(1, side.n_processes + 1):
                 log = folder / f"{side.name}.{number}.log"
-                merged.write(f"== {log.stem}\n{log.read_text(errors='replace')}")
-                log.unlink()
+                merged.write(f"== {log.stem}\n")
+                for part in (log, log.with_suffix(".err")):
+                    merged.write(part.read_text(errors="replace"))
+                    part.unlink()
 
 
 def main() -> int:

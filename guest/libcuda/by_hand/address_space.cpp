@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 #include "kvgpu/layout.h"
 #include "log.h"
@@ -22,6 +23,8 @@ uint64_t window;
 std::array<bool, std::size(LOW_RANGES)> low_reserved;
 std::shared_mutex mutex;
 auto& others = *new std::map<uint64_t, uint64_t>;  // reserve_for_devices(): begin -> end
+auto& kept = *new std::vector<AddressRange>;       // keep_for_devices(): never given back
+constexpr uint64_t KEPT_GRAIN_BYTES = 2 * MIB;     // a device's memory has no smaller pages there
 
 bool reserve(uint64_t begin, uint64_t end) {
   constexpr int FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
@@ -38,16 +41,15 @@ bool reserve_window(uint64_t candidate) {
   return reserve(begin, end);
 }
 
-// Calls `visit` with each part of [begin, end) that was not reserved at the start, until it answers
-// false.
+// Calls `visit` with each part of [begin, end) that is neither reserved from the start nor kept,
+// until it answers false. Under the mutex.
 template <typename Visit>
 bool each_other_part(uint64_t begin, uint64_t end, Visit visit) {
-  std::array<AddressRange, std::size(LOW_RANGES) + 1> reserved{};
-  std::ranges::copy(LOW_RANGES, reserved.begin());
+  std::vector<AddressRange> reserved = kept;
   for (size_t i = 0; i < std::size(LOW_RANGES); ++i) {
-    if (!low_reserved[i]) reserved[i] = {};
+    if (low_reserved[i]) reserved.push_back(LOW_RANGES[i]);
   }
-  reserved.back() = {window - DEVICE_WINDOW_BYTES, window};
+  reserved.push_back({window - DEVICE_WINDOW_BYTES, window});
   while (begin < end) {
     uint64_t next = end;
     bool inside = false;
@@ -86,16 +88,38 @@ uint64_t reserve_address_space() {
 }
 
 bool is_reserved_for_devices(uint64_t address, uint64_t len_bytes) {
-  const auto inside = [&](uint64_t begin, uint64_t end) {
-    return address >= begin && address < end && len_bytes <= end - address;
+  const auto inside = [&](const AddressRange& range) {
+    return address >= range.begin && address < range.end && len_bytes <= range.end - address;
   };
   for (size_t i = 0; i < std::size(LOW_RANGES); ++i) {
-    if (low_reserved[i] && inside(LOW_RANGES[i].begin, LOW_RANGES[i].end)) return true;
+    if (low_reserved[i] && inside(LOW_RANGES[i])) return true;
   }
-  if (window != 0 && inside(window - DEVICE_WINDOW_BYTES, window)) return true;
+  if (window != 0 && inside({window - DEVICE_WINDOW_BYTES, window})) return true;
   const std::shared_lock lock(mutex);
-  return std::ranges::any_of(others,
-                             [&](const auto& range) { return inside(range.first, range.second); });
+  return std::ranges::any_of(kept, inside) || std::ranges::any_of(others, [&](const auto& range) {
+           return inside({range.first, range.second});
+         });
+}
+
+bool keep_for_devices(uint64_t address, uint64_t len_bytes) {
+  if (is_reserved_for_devices(address, len_bytes)) return true;
+  const std::unique_lock lock(mutex);
+  const uint64_t begin = address & ~(KEPT_GRAIN_BYTES - 1);
+  const uint64_t end = (address + len_bytes + KEPT_GRAIN_BYTES - 1) & ~(KEPT_GRAIN_BYTES - 1);
+  std::vector<AddressRange> made;
+  const bool done = each_other_part(begin, end, [&](uint64_t part_begin, uint64_t part_end) {
+    if (!reserve(part_begin, part_end)) return false;
+    made.push_back({part_begin, part_end});
+    return true;
+  });
+  for (const AddressRange& range : made) {
+    if (done) {
+      kept.push_back(range);
+    } else {
+      munmap(reinterpret_cast<void*>(range.begin), range.end - range.begin);
+    }
+  }
+  return done;
 }
 
 bool reserve_for_devices(uint64_t address, uint64_t len_bytes) {

@@ -71,7 +71,7 @@ CUresult NodeBody::free(CUdeviceptr dptr) {
 }
 
 CUresult NodeBody::adopt(uint64_t dptr, Context* context) {
-  if (!is_reserved_for_devices(dptr, memory_bytes_)) {
+  if (!keep_for_devices(dptr, memory_bytes_)) {
     log(Level::WARNING,
         "the device address 0x%llx is not free in this process: the node, which stays in its "
         "graph, is refused",

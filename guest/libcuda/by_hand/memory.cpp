@@ -14,7 +14,7 @@ namespace kvgpu::guest {
 namespace {
 
 CUresult adopt(const Call& call, uint64_t dptr, uint64_t bytes) {
-  if (!is_reserved_for_devices(dptr, bytes)) {
+  if (!keep_for_devices(dptr, bytes)) {
     log(Level::WARNING,
         "the device address 0x%llx is not free in this process: the allocation is refused",
         static_cast<unsigned long long>(dptr));

@@ -60,7 +60,7 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
   const CUresult result = enqueue.call().sync(op, body, &out);
   if (result != CUDA_SUCCESS) return result;
   target.dirty.store(true, std::memory_order_release);  // pairs with mark_stream()
-  if (!is_reserved_for_devices(out.dptr, bytes)) {
+  if (!keep_for_devices(out.dptr, bytes)) {
     log(Level::WARNING,
         "the device address 0x%llx is not free in this process: the allocation is refused",
         static_cast<unsigned long long>(out.dptr));

@@ -24,7 +24,7 @@ CUresult adopt(const Call& call, const wire::OpenedMemory& opened, MemoryRange r
   range.begin = opened.address;
   range.bytes = opened.bytes;
   range.is_imported = true;
-  if (is_reserved_for_devices(opened.address, opened.bytes)) {
+  if (keep_for_devices(opened.address, opened.bytes)) {
     memory_map().add(range);
     return CUDA_SUCCESS;
   }
