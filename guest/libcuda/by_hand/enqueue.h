@@ -38,7 +38,8 @@ class Enqueue {
     body.stream = stream_->handle;
     body.mark = 0;
     if (asks_ || capture() != nullptr) return submit_and_ask(op, body, parts...);
-    if (const CUresult bad = ManagedMemory::before_work(*stream_)) return bad;
+    const ManagedMemory::Giving giving(*stream_);
+    if (giving.status() != CUDA_SUCCESS) return giving.status();
     const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return result;
@@ -47,7 +48,8 @@ class Enqueue {
   CUresult submit_and_ask(wire::Op op, Body body, Parts... parts) const {
     body.stream = stream_->handle;
     body.mark = 0;
-    if (const CUresult bad = ManagedMemory::before_work(*stream_)) return bad;
+    const ManagedMemory::Giving giving(*stream_);
+    if (giving.status() != CUDA_SUCCESS) return giving.status();
     const CUresult result = Session::get().call_work(op, device(), part(body), parts...);
     stream_->dirty.store(true, std::memory_order_release);
     return is_capture_error(result) ? break_capture(*stream_, result) : result;
@@ -66,7 +68,8 @@ class Enqueue {
       const CUresult bad = submit_and_ask(op, body, parts...);
       return bad != CUDA_SUCCESS ? bad : mark_stream(*stream_, number);
     }
-    if (const CUresult bad = ManagedMemory::before_work(*stream_)) return bad;
+    const ManagedMemory::Giving giving(*stream_);
+    if (giving.status() != CUDA_SUCCESS) return giving.status();
     const std::lock_guard lock(stream_->mark_mutex);
     stream_->dirty.store(false, std::memory_order_release);
     *number = stream_->issued.load(std::memory_order_relaxed) + 1;

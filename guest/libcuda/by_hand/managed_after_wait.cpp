@@ -33,6 +33,7 @@ void ManagedMemory::bring_back() {
   constexpr uint64_t ALL_SMALL_BYTES = MIB;
   std::unique_lock lock(mutex_);
   const uint64_t n_given = n_given_;
+  if (is_giving()) return;
   std::vector<uint64_t> back;
   uint64_t n_small_bytes = 0;
   for (const auto& [begin, area] : areas_) {

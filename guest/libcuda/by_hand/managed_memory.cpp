@@ -205,13 +205,15 @@ CUresult ManagedMemory::move_to_gpu(const std::function<bool(const Area&)>& is_w
   return CUDA_SUCCESS;
 }
 
-CUresult ManagedMemory::give(const Stream& stream) {
+CUresult ManagedMemory::give(const Stream& stream, bool* is_counted) {
   if (stream.is_mover || stream.capture.load(std::memory_order_acquire) != nullptr) {
     return CUDA_SUCCESS;  // what a graph holds runs later
   }
   std::unique_lock lock(mutex_);
   may_give_.wait(lock, [this] { return !is_held_; });
   ++n_given_;
+  n_giving_.fetch_add(1, std::memory_order_relaxed);
+  *is_counted = true;
   if (here_.empty()) return CUDA_SUCCESS;
   return move_to_gpu([&](const Area& area) { return is_for(area, stream); });
 }
@@ -288,6 +290,8 @@ bool ManagedMemory::bring_back(uint64_t address, bool in_host_function) {
     const bool is_attached = area->attach == CU_MEM_ATTACH_SINGLE;
     const wire::Handle stream = area->stream;
     const uint64_t n_given = n_given_;
+    // In the end it may be this very page that is to be in a record.
+    const bool was_giving = is_giving() && attempt < PATIENCE;
     is_held_ = attempt >= PATIENCE;
     lock.unlock();
     bool is_done = true;
@@ -296,7 +300,8 @@ bool ManagedMemory::bring_back(uint64_t address, bool in_host_function) {
     lock.lock();
     area = find(address);
     // Work that was given meanwhile may write there.
-    if (area == nullptr || (n_given_ != n_given && !is_attached && !in_host_function)) continue;
+    const bool has_more = was_giving || n_given_ != n_given;
+    if (area == nullptr || (has_more && !is_attached && !in_host_function)) continue;
     const size_t now = area->pages.block_at(address);
     if (area->pages.state(now) != PageState::ON_GPU) break;
     fetch(*area, area->pages.ahead(now, PageState::ON_GPU, PageState::READ));

@@ -42,11 +42,25 @@ class ManagedMemory {
   void forget_context(const Context& context);
   void forget_module(wire::Handle module);
 
-  // Before work is given to the stream: what the program has of the memory that this work may touch
-  // goes to the GPU.
-  static CUresult before_work(const Stream& stream) {
-    return is_used() ? get().give(stream) : CUDA_SUCCESS;
-  }
+  // While work is given to the stream: what the program has of the memory that this work may touch
+  // goes to the GPU first, and nothing of it comes back before the work is in the ring, where who
+  // waits sees it.
+  class Giving {
+   public:
+    explicit Giving(const Stream& stream) {
+      if (is_used()) status_ = get().give(stream, &is_counted_);
+    }
+    ~Giving() {
+      if (is_counted_) get().n_giving_.fetch_sub(1, std::memory_order_release);
+    }
+    Giving(const Giving&) = delete;
+    Giving& operator=(const Giving&) = delete;
+    CUresult status() const { return status_; }
+
+   private:
+    CUresult status_ = CUDA_SUCCESS;
+    bool is_counted_ = false;
+  };
   // All of these bytes, wherever work runs.
   CUresult give_range(uint64_t address, uint64_t bytes);
   // After a host function, which may have written and behind which there may be work already.
@@ -106,7 +120,9 @@ class ManagedMemory {
   static bool is_small(const Area& area);
   void fetch(Area& area, const BlockRun& run);
 
-  CUresult give(const Stream& stream);
+  CUresult give(const Stream& stream, bool* is_counted);
+  // Is work on its way to the ring?
+  bool is_giving() const { return n_giving_.load(std::memory_order_acquire) != 0; }
   void bring_back();
   bool bring_back(const Context& context, const std::vector<Area*>& areas);
   static void wait_for_stream(wire::Handle stream);
@@ -118,6 +134,8 @@ class ManagedMemory {
   std::condition_variable may_give_;
   bool is_held_ = false;  // work waits until a page has come back
   uint64_t n_given_ = 0;  // times that work was given
+  std::atomic<uint64_t> n_giving_{
+      0};  // up under mutex_, down (release) with the record in the ring
   Areas areas_;
   std::set<uint64_t> here_;  // areas of which the program has something
 };

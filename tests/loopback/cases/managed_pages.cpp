@@ -215,6 +215,30 @@ TEST_CASE("managed pages: several threads") {
   CHECK(n_right == 4 * ROUNDS);
 }
 
+TEST_CASE("managed pages: what one thread waits for takes nothing from the work of another") {
+  const Gpu gpu;
+  constexpr int ROUNDS = 150;
+  const Managed managed(4096);  // small: comes back with each synchronisation
+  std::atomic<bool> is_over{false};
+  std::thread waiting([&] {
+    if (cuCtxSetCurrent(gpu.context) != CUDA_SUCCESS) return;
+    while (!is_over) (void)cuCtxSynchronize();
+  });
+  int n_right = 0;
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  managed.ints()[0] = 0;
+  for (int round = 1; round <= ROUNDS; ++round) {
+    add_one_to(gpu, managed.at, 16, stream);
+    CU(cuStreamSynchronize(stream));
+    n_right += managed.ints()[0] == round;
+  }
+  is_over = true;
+  waiting.join();
+  CHECK(n_right == ROUNDS);
+  CU(cuStreamDestroy(stream));
+}
+
 TEST_CASE("managed pages: threads that touch the same pages at once") {
   const Gpu gpu;
   const Managed managed(BYTES);
