@@ -70,13 +70,15 @@ bool TaskQueue::peek(Task* task) {
 
 void TaskQueue::wait() {
   const uint64_t head = head_.load(std::memory_order_relaxed);
-  Spin spin;
+  Spin spin(patience_.limit());
   while (tail_.load(std::memory_order_acquire) == head) {
     if (spin.once()) continue;
+    const Spin::Clock::time_point begun = Spin::Clock::now();
     sleeping_.store(1, std::memory_order_seq_cst);
     if (tail_.load(std::memory_order_seq_cst) == head) sleeping_.wait(1);
     sleeping_.store(0, std::memory_order_relaxed);
-    spin.reset();
+    patience_.slept(Spin::Clock::now() - begun);
+    spin.reset(patience_.limit());
   }
 }
 

@@ -55,6 +55,7 @@ class TaskQueue {
   alignas(64) std::atomic<uint64_t> tail_{0};  // release by commit, acquire by peek
   alignas(64) std::atomic<uint64_t> head_{0};  // release by pop, acquire by reserve
   std::atomic<uint32_t> sleeping_{0};          // pairs with tail_: see commit()
+  Patience patience_;                          // the consumer's
 };
 
 class Executor {

@@ -410,14 +410,17 @@ void Session::read_commands() {
   Executor* const own = executes_here_ ? executors_[0].get() : nullptr;
   if (own != nullptr) prepare_driver_thread(*driver);
   Spin spin;
+  Patience patience;
   for (;;) {
     if (read_command() || (own != nullptr && own->release_some())) {
       spin.reset();
     } else if (own != nullptr && own->holds_any()) {
       spin.wait();
     } else if (!spin.once()) {
+      const Spin::Clock::time_point begun = Spin::Clock::now();
       sleep_until_kicked();
-      spin.reset();
+      patience.slept(Spin::Clock::now() - begun);
+      spin.reset(patience.limit());
     }
   }
 }

@@ -3,6 +3,7 @@
 // for.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -12,11 +13,21 @@ namespace kvgpu::worker {
 
 class Spin {
  public:
+  using Clock = std::chrono::steady_clock;
+  // Spinning alone; who spins longer gives way to other threads meanwhile.
+  static Clock::duration alone() { return few_cores() ? FEW_CORES_LIMIT : LIMIT; }
+  static bool few_cores() {
+    static const bool few = std::thread::hardware_concurrency() <= 2;
+    return few;
+  }
+
+  explicit Spin(Clock::duration limit = alone()) : limit_(limit) {}
+
   // One step of a bounded spin. False: long enough, sleep now.
   bool once() {
     if (is_over_) return false;
     ++n_;
-    if (n_ > EVERY && few_cores()) {
+    if (n_ > EVERY && (gives_way_ || few_cores())) {
       std::this_thread::yield();
     } else {
       cpu_relax();  // one alone: what is waited for is seen at once
@@ -24,30 +35,48 @@ class Spin {
     }
     const Clock::time_point now = Clock::now();
     if (n_ == EVERY) begun_ = now;
-    is_over_ = now - begun_ >= (few_cores() ? FEW_CORES_LIMIT : LIMIT);
+    gives_way_ = now - begun_ >= alone();
+    is_over_ = now - begun_ >= limit_;
     return !is_over_;
   }
   // One step of an unbounded wait.
   void wait() {
     if (!once()) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  void reset() {
+  void reset() { reset(limit_); }
+  void reset(Clock::duration limit) {
+    limit_ = limit;
     n_ = 0;
-    is_over_ = false;
+    is_over_ = gives_way_ = false;
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::microseconds LIMIT{200}, FEW_CORES_LIMIT{20};
   static constexpr int EVERY = 64;  // steps, between looks at the clock
-  static bool few_cores() {
-    static const bool few = std::thread::hardware_concurrency() <= 2;
-    return few;
+
+  Clock::duration limit_;
+  int n_ = 0;
+  bool is_over_ = false, gives_way_ = false;
+  Clock::time_point begun_;
+};
+
+// How long to spin before sleeping, from which one wakes some 50 µs late: longer where what is
+// waited for keeps coming soon after one has gone to sleep (a program that waits a millisecond for
+// its GPU, again and again), else shorter. As hypervisors poll before they halt a processor.
+class Patience {
+ public:
+  static constexpr std::chrono::microseconds LONGEST{1'500};
+
+  explicit Patience(bool few_cores = Spin::few_cores())
+      : longest_(few_cores ? Spin::alone() : LONGEST) {}
+  Spin::Clock::duration limit() const { return limit_; }
+  void slept(Spin::Clock::duration time) {
+    const bool pays = limit_ + time <= longest_;
+    limit_ = pays ? std::min(2 * limit_, longest_) : std::max(limit_ / 2, Spin::alone());
   }
 
-  int n_ = 0;
-  bool is_over_ = false;
-  Clock::time_point begun_;
+ private:
+  Spin::Clock::duration longest_, limit_ = Spin::alone();
 };
 
 }  // namespace kvgpu::worker
