@@ -86,7 +86,7 @@ def check_root(pid: int) -> str:
     assert {"/", "/usr"} <= {mount[1] for mount in on_disk}, mounts
     assert all("ro" in mount[3].split(",") for mount in on_disk), mounts
     (shm,) = (mount[3].split(",") for mount in mounts if mount[1] == "/dev/shm")
-    assert {"nosuid", "nodev", "noexec", "mode=700", "size=65536k"} <= set(shm), shm
+    assert {"nosuid", "nodev", "noexec", "mode=700", "size=131072k"} <= set(shm), shm
     return f"{len(on_disk)} mounts, all but /dev/shm's read-only; device nodes: {' '.join(devices)}"
 
 
