@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [PART...|K/N]: what needs a real GPU, in parts of at most 8 minutes. Without PART: all of them
-# but blocking (cases has it), libraries and workloads (whose libraries a machine may lack). K/N: the
-# Kth of N calls that together do everything, libraries and workloads, too; `make test-gpu-report` merges their
-# logs. SHARE=K/N: of cases, errors, stateful and workloads only every Nth.
+# but libraries and workloads (whose libraries a machine may lack). K/N: the Kth of N calls that
+# together do everything, libraries and workloads, too; `make test-gpu-report` merges their logs.
+# SHARE=K/N: of cases, errors, stateful and workloads only every Nth.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -12,9 +12,8 @@
 #   stateful  $PROGRAMS random programs of driver API calls (5,000), natively and through kvgpu: the same
 #   host      a live worker's confinement, the inventory, start to first result with pre-started workers
 #   nvml      nvidia-smi's forms natively and through kvgpu: what it shows is the slice, as CUDA shows it
-#   cases     the driver API cases of tests/loopback, natively and through kvgpu
+#   cases     the driver API cases of tests/loopback, natively and through kvgpu (ONLY="blocking*")
 #   errors    good and bad calls of every entry point, natively (or recorded: NATIVE=again) and through kvgpu: the same CUresults
-#   blocking  those of them in which a stream or a call waits and others must go on
 #   runtimes  CUDA runtimes of other versions and cuda-python: each natively, then through kvgpu
 #   starts    many process starts, each pointer of each kind of memory looked up in /proc/self/maps
 #   libraries programs on cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER, cuSPARSE, Thrust: the same (needs nvcc)
@@ -184,8 +183,9 @@ part_errors() {
     "${known[@]}" --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"
 }
 
-part_cases() { "$python" -P tests/gpu/cases.py "$out" --share "${SHARE:-1/1}"; }
-part_blocking() { "$python" -P tests/gpu/cases.py "$out" --only 'blocking*'; }
+part_cases() {
+  "$python" -P tests/gpu/cases.py "$out" --share "${SHARE:-1/1}" --only "${ONLY:-*}"
+}
 
 # $STARTS of them, several at once, within 7 minutes; one natively before.
 part_starts() {
@@ -253,7 +253,7 @@ units_of() {
 
 main() {
   local parts=("$@") part failed=0 begun share=${SHARE:-}
-  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes stateful starts life faults host nvml bench vm)  # cases includes blocking
+  [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes stateful starts life faults host nvml bench vm)
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
@@ -262,7 +262,7 @@ main() {
   for part in "${parts[@]}"; do
     export SHARE=$share
     [[ $part != *:* ]] || { SHARE=${part#*:}; part=${part%%:*}; }
-    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, blocking, runtimes, stateful, starts, life, faults, host, nvml, libraries, workloads, bench, vm)"
+    declare -F "part_$part" >/dev/null || die "no part '$part' (programs, record, oracles, cases, errors, runtimes, stateful, starts, life, faults, host, nvml, libraries, workloads, bench, vm)"
     begun=$SECONDS
     # A part is a subshell, so that one that gives up does not end the others.
     (part_"$part") && status=0 || status=$?
