@@ -79,6 +79,7 @@ CUresult deactivate(Context& context, wire::Op op) {
   const CUresult result = session.call(op, context.device, nullptr, part(body));
   if (result != CUDA_SUCCESS) return result;
   context.active.store(false, std::memory_order_release);
+  ++context.n_changes;
   drop_captures(context);
   forget_green_contexts(context);
   for (Stream* stream : context.streams) {

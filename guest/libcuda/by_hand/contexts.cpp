@@ -7,6 +7,7 @@
 #include "call.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
+#include "kvgpu/plain_calls.gen.h"
 #include "refuse.h"
 #include "thread_object.h"
 
@@ -168,6 +169,15 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   }
   const CUresult result = finish_work(*itself);
   if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+  return result;
+}
+
+CUresult ctx_set_cache_config(CUfunc_cache config) {
+  const Call call(CaptureRule::FORBIDDEN);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  const wire::cuCtxSetCacheConfig_in in{call.context(), static_cast<uint64_t>(config)};
+  const CUresult result = call.sync(wire::Op::cuCtxSetCacheConfig, in);
+  ++call.context_object().n_changes;
   return result;
 }
 

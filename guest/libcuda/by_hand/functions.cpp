@@ -29,18 +29,32 @@ Context* context_of(const Function* function) {
   return module == nullptr ? nullptr : module->context;
 }
 
+// Null: there is no such device.
+Context* primary_of(int device) {
+  if (Session::get().find_device(device) == nullptr) return nullptr;
+  return Session::get().devices()[static_cast<size_t>(device)].primary;
+}
+
 CUresult set_attribute(wire::Op op, Function* function, CUfunction_attribute attribute, int value,
                        int device) {
   const Call call(CaptureRule::ALLOWED, context_of(function), ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Context* const home = op == wire::Op::cuKernelSetAttribute ? primary_of(device)
+                              : call.context() == 0                ? nullptr
+                                                                   : &call.context_object();
+  std::optional<FunctionMemo::Setting> setting;
+  if (home != nullptr) setting = {static_cast<uint64_t>(op), home->handle, home->n_changes, value};
+  if (setting && function->memo.is_set(attribute, *setting)) return CUDA_SUCCESS;
   const wire::SetAttribute body{call.context(), function->handle, attribute, value, device, 0};
   const CUresult result = call.sync(op, body);
-  if (result == CUDA_SUCCESS && function->described && attribute >= 0 &&
+  if (result != CUDA_SUCCESS) return result;
+  if (function->described && attribute >= 0 &&
       attribute < static_cast<int>(wire::N_FUNCTION_ATTRIBUTES)) {
     function->attributes[attribute].store(value, std::memory_order_relaxed);
   }
-  return result;
+  function->memo.changed(attribute, setting);
+  return CUDA_SUCCESS;
 }
 
 CUresult get_param_info(Function* function, size_t index, size_t* offset, size_t* bytes) {
@@ -63,7 +77,10 @@ CUresult set_config(wire::Op op, Function* function, uint32_t config, CUdevice d
   const Call call(CaptureRule::ALLOWED, context_of(function), ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return call.sync(op, wire::FunctionConfig{call.context(), function->handle, config, device});
+  const CUresult result =
+      call.sync(op, wire::FunctionConfig{call.context(), function->handle, config, device});
+  function->memo.changed(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, std::nullopt);
+  return result;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cuda_api.h"
+#include "function_memo.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/image_calls.h"
 #include "kvgpu/module_calls.h"
@@ -37,6 +38,8 @@ struct Context {
   int retain_count = 0;  // of a primary context
   int attach_count = 0;  // of the others
   wire::ContextRetained info{};
+  // How often that was changed by which functions answer (FunctionMemo), or the context ended.
+  std::atomic<uint64_t> n_changes{0};
   // Of a green context, which has streams of its own; all else is the primary context's.
   Context* primary = nullptr;
   std::atomic<bool> is_converted{false};  // its handle is a context's, too
@@ -128,6 +131,7 @@ struct Function {
   std::array<std::atomic<int32_t>, wire::N_FUNCTION_ATTRIBUTES> attributes{};
   std::vector<wire::ParamInfo> params;
   uint32_t param_bytes = 0;
+  FunctionMemo memo;
   struct Cuda3 {  // what the launch interface of CUDA 3 has set
     unsigned block[3] = {1, 1, 1};
     unsigned shared_bytes = 0;

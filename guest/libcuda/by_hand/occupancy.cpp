@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Occupancy: asked of the driver, but for the search that calls a function of the program.
+// Occupancy: asked of the driver, once; but for the search that calls a function of the program.
 #include <algorithm>
 
 #include "call.h"
 #include "generated/api.gen.h"
+#include "kvgpu/plain_calls.gen.h"
 #include "launch.h"
 #include "refuse.h"
 
@@ -40,6 +41,32 @@ CUresult search(int* min_grid, int* block, CUfunction func, CUoccupancyB2DSize s
   return CUDA_SUCCESS;
 }
 
+// What stays so until something is set.
+template <typename In, typename Out, typename... Values>
+CUresult ask_once(wire::Op op, CUfunction func, uint64_t Out::* member, uint64_t* answer,
+                  Values... values) {
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  Function* const function = find(func);
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = need_description(*function)) return bad;
+  const FunctionMemo::Question question{static_cast<uint64_t>(op), call.context(),
+                                        call.context_object().n_changes,
+                                        static_cast<uint64_t>(values)...};
+  if (const auto known = function->memo.answer_to(question)) {
+    *answer = *known;
+    return CUDA_SUCCESS;
+  }
+  const uint64_t version = function->memo.version();
+  const In in{call.context(), function->handle, static_cast<uint64_t>(values)...};
+  Out out;
+  const CUresult result = call.sync(op, in, &out);
+  if (result != CUDA_SUCCESS) return result;
+  *answer = out.*member;
+  function->memo.keep(question, *answer, version);
+  return CUDA_SUCCESS;
+}
+
 CUresult ask_clusters(wire::Op op, int* n, CUfunction func, const CUlaunchConfig* config) {
   if (n == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Call call(CaptureRule::ALLOWED);
@@ -63,6 +90,41 @@ CUresult ask_clusters(wire::Op op, int* n, CUfunction func, const CUlaunchConfig
 }
 
 }  // namespace
+
+CUresult occupancy_max_active_blocks_per_multiprocessor(int* numBlocks, CUfunction func,
+                                                        int blockSize, size_t dynamicSMemSize) {
+  if (numBlocks == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  using Out = wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_out;
+  uint64_t answer = 0;
+  const CUresult result = ask_once<wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_in>(
+      wire::Op::cuOccupancyMaxActiveBlocksPerMultiprocessor, func, &Out::numBlocks, &answer,
+      blockSize, dynamicSMemSize);
+  if (result == CUDA_SUCCESS) *numBlocks = static_cast<int>(answer);
+  return result;
+}
+
+CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(int* numBlocks, CUfunction func,
+                                                                   int blockSize,
+                                                                   size_t dynamicSMemSize,
+                                                                   unsigned int flags) {
+  if (numBlocks == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  using Out = wire::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_out;
+  uint64_t answer = 0;
+  const CUresult result = ask_once<wire::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_in>(
+      wire::Op::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, func, &Out::numBlocks,
+      &answer, blockSize, dynamicSMemSize, flags);
+  if (result == CUDA_SUCCESS) *numBlocks = static_cast<int>(answer);
+  return result;
+}
+
+CUresult occupancy_available_dynamic_smem_per_block(size_t* dynamicSmemSize, CUfunction func,
+                                                    int numBlocks, int blockSize) {
+  if (dynamicSmemSize == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  using Out = wire::cuOccupancyAvailableDynamicSMemPerBlock_out;
+  return ask_once<wire::cuOccupancyAvailableDynamicSMemPerBlock_in>(
+      wire::Op::cuOccupancyAvailableDynamicSMemPerBlock, func, &Out::dynamicSmemSize,
+      dynamicSmemSize, numBlocks, blockSize);
+}
 
 CUresult occupancy_max_potential_block_size_with_flags(
     int* minGridSize, int* blockSize, CUfunction func,

@@ -55,13 +55,6 @@ CUresult ctx_get_cache_config(CUfunc_cache* pconfig) {
   return CUDA_SUCCESS;
 }
 
-CUresult ctx_set_cache_config(CUfunc_cache config) {
-  Call call(CaptureRule::FORBIDDEN);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  const wire::cuCtxSetCacheConfig_in in{call.context(), static_cast<uint64_t>(config)};
-  return call.sync(wire::Op::cuCtxSetCacheConfig, in);
-}
-
 CUresult ctx_get_shared_mem_config(CUsharedconfig* pConfig) {
   if (pConfig == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Call call(CaptureRule::ALLOWED);
@@ -150,61 +143,6 @@ CUresult library_get_kernel_count(unsigned int* count, CUlibrary lib) {
   const CUresult result = call.sync(wire::Op::cuLibraryGetKernelCount, in, &out);
   if (result != CUDA_SUCCESS) return result;
   *count = static_cast<unsigned int>(out.count);
-  return CUDA_SUCCESS;
-}
-
-CUresult occupancy_max_active_blocks_per_multiprocessor(int* numBlocks, CUfunction func,
-                                                        int blockSize, size_t dynamicSMemSize) {
-  if (numBlocks == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::FUNCTION, func)) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = need_description(*find(func))) return bad;
-  const wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_in in{
-      call.context(), to_wire(func), static_cast<uint64_t>(blockSize),
-      static_cast<uint64_t>(dynamicSMemSize)};
-  wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_out out;
-  const CUresult result =
-      call.sync(wire::Op::cuOccupancyMaxActiveBlocksPerMultiprocessor, in, &out);
-  if (result != CUDA_SUCCESS) return result;
-  *numBlocks = static_cast<int>(out.numBlocks);
-  return CUDA_SUCCESS;
-}
-
-CUresult occupancy_max_active_blocks_per_multiprocessor_with_flags(int* numBlocks, CUfunction func,
-                                                                   int blockSize,
-                                                                   size_t dynamicSMemSize,
-                                                                   unsigned int flags) {
-  if (numBlocks == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::FUNCTION, func)) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = need_description(*find(func))) return bad;
-  const wire::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_in in{
-      call.context(), to_wire(func), static_cast<uint64_t>(blockSize),
-      static_cast<uint64_t>(dynamicSMemSize), static_cast<uint64_t>(flags)};
-  wire::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_out out;
-  const CUresult result =
-      call.sync(wire::Op::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, in, &out);
-  if (result != CUDA_SUCCESS) return result;
-  *numBlocks = static_cast<int>(out.numBlocks);
-  return CUDA_SUCCESS;
-}
-
-CUresult occupancy_available_dynamic_smem_per_block(size_t* dynamicSmemSize, CUfunction func,
-                                                    int numBlocks, int blockSize) {
-  if (dynamicSmemSize == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::FUNCTION, func)) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = need_description(*find(func))) return bad;
-  const wire::cuOccupancyAvailableDynamicSMemPerBlock_in in{call.context(), to_wire(func),
-                                                            static_cast<uint64_t>(numBlocks),
-                                                            static_cast<uint64_t>(blockSize)};
-  wire::cuOccupancyAvailableDynamicSMemPerBlock_out out;
-  const CUresult result = call.sync(wire::Op::cuOccupancyAvailableDynamicSMemPerBlock, in, &out);
-  if (result != CUDA_SUCCESS) return result;
-  *dynamicSmemSize = static_cast<size_t>(out.dynamicSmemSize);
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What has been asked of the driver and set about a function, and still holds. Libraries do both
+// before each launch, the same each time, and whoever asks the worker waits for all the launches
+// before it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace kvgpu::guest {
+
+class FunctionMemo {
+ public:
+  // Opcode, context, its n_changes, arguments.
+  using Question = std::array<uint64_t, 6>;
+  struct Setting {  // by which call
+    uint64_t opcode, context, n_changes;
+    int value;
+    bool operator==(const Setting&) const = default;
+  };
+
+  std::optional<uint64_t> answer_to(const Question& question) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [asked, answer] : answers_) {
+      if (asked == question) return answer;
+    }
+    return std::nullopt;
+  }
+  // Before the driver is asked.
+  uint64_t version() const {
+    const std::lock_guard lock(mutex_);
+    return version_;
+  }
+  void keep(const Question& question, uint64_t answer, uint64_t version) {
+    const std::lock_guard lock(mutex_);
+    if (version != version_) return;  // something was set meanwhile
+    if (answers_.size() == MOST) answers_.clear();
+    answers_.emplace_back(question, answer);
+  }
+
+  bool is_set(int attribute, const Setting& setting) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [set, to] : settings_) {
+      if (set == attribute) return to == setting;
+    }
+    return false;
+  }
+  // After the driver has been told; without a setting: of what is not remembered.
+  void changed(int attribute, const std::optional<Setting>& setting) {
+    const std::lock_guard lock(mutex_);
+    ++version_;
+    answers_.clear();
+    std::erase_if(settings_, [&](const auto& each) { return each.first == attribute; });
+    if (setting) settings_.emplace_back(attribute, *setting);
+  }
+
+ private:
+  static constexpr size_t MOST = 64;
+
+  mutable std::mutex mutex_;
+  uint64_t version_ = 0;
+  std::vector<std::pair<Question, uint64_t>> answers_;
+  std::vector<std::pair<int, Setting>> settings_;
+};
+
+}  // namespace kvgpu::guest
