@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from framework.loopback import LOOPBACK, Loopback
+from framework.loopback import LOOPBACK, Loopback, case_filter
 from framework.settings import probe, user_file
 
 PROGRAM = Path(__file__).with_name("traced_program.py")
@@ -148,6 +148,21 @@ def test_sync_gives_host_times_for_all_that_the_host_does(host: Loopback, tmp_pa
     (memset,) = (call for call in calls_of(path) if call.name == "cuMemsetD8Async")
     assert memset.n_round_trips == 1
     assert memset.host_us is not None
+
+
+def test_functions_are_asked_and_set_once(host: Loopback, tmp_path: Path) -> None:
+    """Libraries do both before each launch; who asks the worker waits for all launches before."""
+    path = tmp_path / "trace"
+    case = case_filter("occupancy: asked again and again, with what is set between")
+    host.check(LOOPBACK / "driver_cases", case, KVGPU_TRACE=str(path))
+    table = table_of(path)
+    for name, n_calls, n_different in (
+        ("cuFuncSetAttribute", 18, 6),
+        ("cuOccupancyMaxActiveBlocksPerMultiprocessor", 16, 4),
+        ("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 15, 3),
+        ("cuOccupancyAvailableDynamicSMemPerBlock", 15, 3),
+    ):
+        assert (table[name].n_calls, table[name].n_round_trips) == (n_calls, n_different), name
 
 
 def test_threads_have_their_own_lines(host: Loopback, tmp_path: Path) -> None:

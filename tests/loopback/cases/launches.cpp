@@ -107,6 +107,47 @@ TEST_CASE("occupancy: blocks, shared memory, the best block, a function of the p
         CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("occupancy: asked again and again, with what is set between") {
+  constexpr auto SHARED = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  int value = 0;
+  {
+    const Gpu gpu;
+    const CUfunction function = gpu.function("add_one");
+    constexpr int ROUNDS = 5;
+    int first = 0, blocks = 0;
+    size_t bytes = 0, same = 0;
+    for (const int shared : {0, 16 << 10, 40 << 10}) {
+      for (int round = 0; round < ROUNDS; ++round) {
+        CU(cuFuncSetAttribute(function, SHARED, shared));
+        CU(cuFuncGetAttribute(&value, SHARED, function));
+        CHECK(value == shared);
+        const auto n = static_cast<size_t>(shared);
+        CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(round == 0 ? &first : &blocks, function, 128,
+                                                       n));
+        if (round != 0) CHECK(blocks == first);
+        CU(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, function, 128, n, 0));
+        CHECK(blocks == first);
+        CU(cuOccupancyAvailableDynamicSMemPerBlock(round == 0 ? &bytes : &same, function, 2, 128));
+        if (round != 0) CHECK(same == bytes);
+      }
+    }
+    CU_IS(cuFuncSetAttribute(function, SHARED, 1 << 30), CUDA_ERROR_INVALID_VALUE);
+    CU_IS(cuFuncSetAttribute(function, SHARED, 1 << 30), CUDA_ERROR_INVALID_VALUE);
+    CU(cuFuncGetAttribute(&value, SHARED, function));
+    CHECK(value == 40 << 10);
+    CU_IS(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 0, 0),
+          CUDA_ERROR_INVALID_VALUE);
+  }
+  // A context's end takes along what was set in it.
+  const Gpu again;
+  const CUfunction other = again.function("add_one");
+  CU(cuFuncGetAttribute(&value, SHARED, other));
+  CHECK(value != 40 << 10);
+  CU(cuFuncSetAttribute(other, SHARED, 40 << 10));
+  CU(cuFuncGetAttribute(&value, SHARED, other));
+  CHECK(value == 40 << 10);
+}
+
 TEST_CASE("occupancy: clusters, where the device has them") {
   const Gpu gpu;
   int has_clusters = 0, n = 0;
