@@ -165,6 +165,18 @@ def test_functions_are_asked_and_set_once(host: Loopback, tmp_path: Path) -> Non
         assert (table[name].n_calls, table[name].n_round_trips) == (n_calls, n_different), name
 
 
+def test_launches_with_attributes_are_asked_about_once(host: Loopback, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    name = "launch: with the same attributes again and again, and refused ones between"
+    host.check(LOOPBACK / "driver_cases", case_filter(name), KVGPU_TRACE=str(path))
+    launches = [call for call in calls_of(path) if call.name == "cuLaunchKernelEx"]
+    accepted = [call.n_round_trips for call in launches if call.result == 0]
+    assert accepted == [1, *[0] * 7]
+    refused = [call for call in launches if call.result != 0]
+    assert len(refused) == 8
+    assert all(call.n_round_trips == 1 for call in refused)
+
+
 def test_threads_have_their_own_lines(host: Loopback, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     trace(host, path, "threads")

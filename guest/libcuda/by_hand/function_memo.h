@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What has been asked of the driver and set about a function, and still holds. Libraries do both
 // before each launch, the same each time, and whoever asks the worker waits for all the launches
-// before it.
+// before it. Likewise launches of which only the driver can say whether they are valid.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -38,8 +42,20 @@ class FunctionMemo {
   void keep(const Question& question, uint64_t answer, uint64_t version) {
     const std::lock_guard lock(mutex_);
     if (version != version_) return;  // something was set meanwhile
-    if (answers_.size() == MOST) answers_.clear();
+    if (answers_.size() == MOST_ANSWERS) answers_.clear();
     answers_.emplace_back(question, answer);
+  }
+
+  // `launch`: all that makes the driver accept or refuse it, but what is set.
+  bool has_accepted(std::string_view launch) const {
+    const std::lock_guard lock(mutex_);
+    return accepted_.find(launch) != accepted_.end();
+  }
+  void keep_accepted(std::string_view launch, uint64_t version) {
+    const std::lock_guard lock(mutex_);
+    if (version != version_) return;
+    if (accepted_.size() == MOST_LAUNCHES) accepted_.clear();
+    accepted_.emplace(launch);
   }
 
   bool is_set(int attribute, const Setting& setting) const {
@@ -54,17 +70,22 @@ class FunctionMemo {
     const std::lock_guard lock(mutex_);
     ++version_;
     answers_.clear();
+    accepted_.clear();
     std::erase_if(settings_, [&](const auto& each) { return each.first == attribute; });
     if (setting) settings_.emplace_back(attribute, *setting);
   }
 
  private:
-  static constexpr size_t MOST = 64;
+  static constexpr size_t MOST_ANSWERS = 64, MOST_LAUNCHES = 1024;
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
 
   mutable std::mutex mutex_;
   uint64_t version_ = 0;
   std::vector<std::pair<Question, uint64_t>> answers_;
   std::vector<std::pair<int, Setting>> settings_;
+  std::unordered_set<std::string, Hash, std::equal_to<>> accepted_;
 };
 
 }  // namespace kvgpu::guest

@@ -4,7 +4,9 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include "enqueue.h"
 #include "generated/api.gen.h"
@@ -99,6 +101,30 @@ CUresult launch_with_many_params(const Enqueue& enqueue, wire::Op op, wire::Laun
   return result;
 }
 
+// What attributes and too many parameters ask for can be refused by the driver in ways that are not
+// checked here. What it has accepted once it accepts again.
+CUresult launch_unchecked(const Enqueue& enqueue, wire::Op op, Function& function,
+                          const wire::Launch& body, Part attributes, Part params) {
+  if (enqueue.capture() != nullptr) return enqueue.submit_and_ask(op, body, attributes, params);
+  struct Key {
+    wire::Handle owner;
+    uint64_t n_changes;
+    wire::Launch body;
+    std::byte attributes[sizeof(Attributes::list)];
+  } key;  // its stream is not in it yet
+  key.owner = enqueue.stream().owner->handle;
+  key.n_changes = enqueue.stream().context->n_changes;
+  key.body = body;
+  std::memcpy(key.attributes, attributes.data, attributes.len_bytes);
+  const std::string_view launch(reinterpret_cast<const char*>(&key),
+                                offsetof(Key, attributes) + attributes.len_bytes);
+  if (function.memo.has_accepted(launch)) return enqueue.submit(op, body, attributes, params);
+  const uint64_t version = function.memo.version();
+  const CUresult result = enqueue.submit_and_ask(op, body, attributes, params);
+  if (result == CUDA_SUCCESS) function.memo.keep_accepted(launch, version);
+  return result;
+}
+
 CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
                 void** extra, const Attributes& attributes) {
   const Enqueue enqueue(config.hStream);
@@ -131,14 +157,28 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
     return launch_with_many_params(enqueue, op, body, attribute_part, params);
   }
   const Part param_part{params, body.param_bytes};
-  // What attributes and too many parameters ask for can be refused by the driver in ways that are
-  // not checked here: ask.
-  if (attributes.n > 0 || body.param_bytes > function->param_bytes)
-    return enqueue.submit_and_ask(op, body, attribute_part, param_part);
+  if (attributes.n > 0 || body.param_bytes > function->param_bytes) {
+    return launch_unchecked(enqueue, op, *function, body, attribute_part, param_part);
+  }
   return enqueue.submit(op, body, attribute_part, param_part);
 }
 
 }  // namespace
+
+// Of CUlaunchAttributeValue (CUDA 13.0 cuda.h); the rest of that union is what lay there before.
+static size_t value_bytes(CUlaunchAttributeID id) {
+  switch (id) {
+    case CU_LAUNCH_ATTRIBUTE_IGNORE:
+      return 0;
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+      return sizeof(CUlaunchAttributeValue::clusterDim);
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      return sizeof(CUlaunchMemSyncDomainMap);
+    default:
+      return sizeof(int);
+  }
+}
 
 CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes) {
   if (config.numAttrs > std::size(attributes->list)) return CUDA_ERROR_INVALID_VALUE;
@@ -147,8 +187,10 @@ CUresult gather_attributes(const CUlaunchConfig& config, Attributes* attributes)
     if (!wire::launch_attribute_is_plain(config.attrs[i].id)) {
       return static_cast<CUresult>(refuse_part("a launch attribute that names an event or a node"));
     }
-    std::memcpy(&attributes->list[attributes->n++], &config.attrs[i],
-                sizeof(wire::LaunchAttribute));
+    wire::LaunchAttribute& attribute = attributes->list[attributes->n++];
+    attribute = {};
+    attribute.id = config.attrs[i].id;
+    std::memcpy(attribute.value, &config.attrs[i].value, value_bytes(config.attrs[i].id));
   }
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forms of a launch beside cuLaunchKernel, and occupancy.
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "support.h"
@@ -26,6 +27,29 @@ TEST_CASE("launch: cooperative, and one that is too large for it") {
   CUlaunchConfig config{2, 1, 1, 32, 1, 1, 0, nullptr, attributes, 2};
   CU(cuLaunchKernelEx(&config, function, params, nullptr));
   CHECK(data.read() == std::vector<int>(64, 2));
+}
+
+TEST_CASE("launch: with the same attributes again and again, and refused ones between") {
+  const Gpu gpu;
+  const Ints data(64);
+  CUdeviceptr dptr = data.dptr;
+  int n = data.n;
+  void* params[] = {&dptr, &n};
+  const CUfunction function = gpu.function("add_one");
+  constexpr int ROUNDS = 8;
+  for (int round = 0; round < ROUNDS; ++round) {
+    CUlaunchAttribute attribute;
+    std::memset(&attribute, round, sizeof attribute);  // what is not of the value is anything
+    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attribute.value.cooperative = 1;
+    CUlaunchConfig config{2, 1, 1, 32, 1, 1, 0, nullptr, &attribute, 1};
+    CU(cuLaunchKernelEx(&config, function, params, nullptr));
+    config.gridDimX = 1 << 20;
+    config.blockDimX = 1024;
+    CU_IS(cuLaunchKernelEx(&config, function, params, nullptr),
+          CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  }
+  CHECK(data.read() == std::vector<int>(64, ROUNDS));
 }
 
 TEST_CASE("launch: 16,000 bytes of parameters") {
