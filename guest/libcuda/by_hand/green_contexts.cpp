@@ -26,6 +26,7 @@ void end(Context& green) {
   Session& session = Session::get();
   green.destroyed = true;
   green.active.store(false, std::memory_order_release);
+  --green.primary->n_green;
   drop_captures(green);
   std::erase_if(green.primary->streams, [&](Stream* stream) {
     if (stream->owner != &green) return false;
@@ -53,20 +54,12 @@ CUresult create(Context& green, const DeviceResources& resources, unsigned flags
     return result;
   }
   primary.streams.push_back(green.legacy);
+  ++primary.n_green;
   green.active.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
-
-void forget_green_contexts(const Context& primary) {
-  for (const wire::Handle handle : tables().contexts.handles()) {
-    Context* const context = tables().contexts.find(handle);
-    if (context == nullptr || context->primary != &primary) continue;
-    context->destroyed = true;
-    context->active.store(false, std::memory_order_release);
-  }
-}
 
 CUresult green_ctx_create(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
                           unsigned int flags) {
