@@ -23,9 +23,9 @@ class Call {
                 ContextRule context_rule = ContextRule::NEEDED)
       : context_(context) {
     if (context_ == nullptr) context_ = current_context();
-    // As on driver 580, to which an error belongs to a context.
-    const bool is_lost = context_ == nullptr && context_rule == ContextRule::NEEDED;
-    if (!is_lost && (status_ = Session::get().pending_error()) != CUDA_SUCCESS) return;
+    // On driver 580 an error is a context's: without one it is the context that is missed.
+    const bool is_missed = context_ == nullptr && context_rule == ContextRule::NEEDED;
+    if (!is_missed && (status_ = Session::get().pending_error()) != CUDA_SUCCESS) return;
     if (Session::in_callback()) {
       status_ = CUDA_ERROR_NOT_PERMITTED;
       return;

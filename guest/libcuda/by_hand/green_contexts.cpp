@@ -13,11 +13,17 @@ namespace kvgpu::guest {
 
 namespace {
 
-CUresult find_green(CUgreenCtx handle, Context** green) {
-  if (const CUresult bad = Session::get().pending_error()) return bad;
+// One that lives.
+CUresult find_living(CUgreenCtx handle, Context** green) {
   *green = tables().contexts.find(to_wire(handle));
   if (*green == nullptr || (*green)->primary == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return (*green)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+// One that works.
+CUresult find_green(CUgreenCtx handle, Context** green) {
+  const CUresult bad = Session::get().pending_error();
+  return bad != CUDA_SUCCESS ? bad : find_living(handle, green);
 }
 
 // Holding the mutex of the primary context. What is called by the streams' handles answers that
@@ -90,7 +96,7 @@ CUresult green_ctx_create(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
 
 CUresult green_ctx_destroy(CUgreenCtx hCtx) {
   Context* green;
-  if (const CUresult bad = find_green(hCtx, &green)) return bad;
+  if (const CUresult bad = find_living(hCtx, &green)) return bad;
   {
     const std::lock_guard lock(green->primary->mutex);
     if (green->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -31,6 +31,8 @@ TEST_CASE("error: after a fault questions about what is in the context answer wi
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   void* pinned = nullptr;
   CU(cuMemHostAlloc(&pinned, 64, 0));
+  CUgreenCtx made = nullptr;
+  CU(cuGreenCtxCreate(&made, nullptr, gpu.device, CU_GREEN_CTX_DEFAULT_STREAM));
   CUdeviceptr wild = 0x10, address = 0;
   launch(function, stream, {&wild});
   constexpr CUresult FAULT = CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -72,6 +74,7 @@ TEST_CASE("error: after a fault questions about what is in the context answer wi
   without_context([] { CU_IS(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT); });
 
   CU_IS(cuDevicePrimaryCtxRetain(&context, gpu.device), CUDA_SUCCESS);
+  CU_IS(cuGreenCtxDestroy(made), CUDA_SUCCESS);
   CU_IS(cuKernelGetName(&name, kernel), CUDA_SUCCESS);
   CU_IS(cuKernelGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, gpu.device),
         CUDA_SUCCESS);
