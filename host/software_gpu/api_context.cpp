@@ -86,9 +86,16 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) 
   return CUDA_SUCCESS;
 }
 
+/// As on driver 580 the green contexts that live keep it. Under the device's mutex.
+static size_t n_green(Device& device) {
+  std::lock_guard lock(device.context.per_thread_mutex);
+  return device.context.greens.size();
+}
+
 CUresult software_gpu::release_primary(Device& device) {
   std::lock_guard lock(device.mutex);
   if (device.n_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (device.n_retained == n_green(device)) return CUDA_ERROR_NOT_PERMITTED;
   if (--device.n_retained == 0) tear_down(device.context);
   return CUDA_SUCCESS;
 }
@@ -103,6 +110,7 @@ SOFTWARE_GPU_API cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   Device* device;
   RETURN_IF_FAILED(find(ordinal, &device));
   std::lock_guard lock(device->mutex);
+  if (n_green(*device) > 0) return CUDA_ERROR_NOT_PERMITTED;
   tear_down(device->context);
   return CUDA_SUCCESS;
 }

@@ -144,31 +144,18 @@ SOFTWARE_GPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_to_enqueue(*context, stream_handle, &stream));
-  bool capturing;
-  {
-    std::lock_guard lock(context->order_mutex);
-    capturing = stream->capture != nullptr;
-  }
+  RETURN_IF_FAILED(refuse_question(*context, *stream));  // driver 580 captures no launch of a graph
+  RETURN_IF_FAILED(allocate_for_launch(context->device, *exec));
+  // What the exec's nodes and their child graphs refer to stays until the launch is done.
+  std::vector<Operation> held;
+  for (const auto& node : exec->graph->nodes) held.push_back(node->operation);
   Operation operation;
-  if (capturing) {
-    if (!can_be_copied(*exec->graph)) {
-      std::lock_guard lock(context->order_mutex);
-      if (stream->capture) stream->capture->invalid = true;
-      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    RETURN_IF_FAILED(make_child(exec->graph->clone(), &operation));
-  } else {
-    RETURN_IF_FAILED(allocate_for_launch(context->device, *exec));
-    // What the exec's nodes and their child graphs refer to stays until the launch is done.
-    std::vector<Operation> held;
-    for (const auto& node : exec->graph->nodes) held.push_back(node->operation);
-    operation.run = [nodes = prepare_launch(*context, *exec->graph, exec->disabled), held,
-                     references = exec->graph->references](Context& c) {
-      for (const Operation& node : nodes)
-        if (const CUresult result = node.run(c); result != CUDA_SUCCESS) return result;
-      return CUDA_SUCCESS;
-    };
-  }
+  operation.run = [nodes = prepare_launch(*context, *exec->graph, exec->disabled), held,
+                   references = exec->graph->references](Context& c) {
+    for (const Operation& node : nodes)
+      if (const CUresult result = node.run(c); result != CUDA_SUCCESS) return result;
+    return CUDA_SUCCESS;
+  };
   return context->submit(*stream, std::move(operation));
 }
 
@@ -177,7 +164,8 @@ SOFTWARE_GPU_API cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
   RETURN_IF_FAILED(find_stream(*context, stream_handle, &stream));
-  return Driver::instance().graph_execs.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!Driver::instance().graph_execs.find(handle)) return CUDA_ERROR_INVALID_VALUE;
+  return refuse_question(*context, *stream);
 }
 
 SOFTWARE_GPU_API cuGraphExecDestroy(CUgraphExec handle) {

@@ -240,6 +240,7 @@ SOFTWARE_GPU_API cuStreamGetCtx(CUstream stream, CUcontext* context) {
 SOFTWARE_GPU_API cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   ContextHandle owner;
   RETURN_IF_FAILED(find_owner(stream, &owner));
+  if (!context && !green) return CUDA_ERROR_INVALID_VALUE;
   if (context) *context = reinterpret_cast<CUcontext>(owner.context);
   if (green) *green = handle_of(owner.green);
   return CUDA_SUCCESS;

@@ -59,7 +59,6 @@ CUresult check(const Kernel& kernel, const Configuration& c) {
 CUresult gather(const Function& function, void** values, void** extra, std::vector<uint64_t>* out) {
   out->assign(function.parameter_bytes / 8 + 1, 0);
   char* bytes = reinterpret_cast<char*>(out->data());
-  if (function.parameters.empty()) return CUDA_SUCCESS;
   if (values && extra) return CUDA_ERROR_INVALID_VALUE;
   if (values) {
     for (size_t i = 0; i < function.parameters.size(); ++i) {
@@ -79,10 +78,16 @@ CUresult gather(const Function& function, void** values, void** extra, std::vect
     else
       return CUDA_ERROR_INVALID_VALUE;
   }
+  if (function.parameters.empty() && n_bytes == 0) return CUDA_SUCCESS;
   if (!buffer || n_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   // A structure of them may end with padding.
   if (n_bytes > (function.parameter_bytes + 7) / 8 * 8) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  memcpy(bytes, buffer, n_bytes);  // the rest is zero
+  // As driver 580: a word that the buffer ends in is read whole, the rest is zero.
+  for (const Parameter& each : function.parameters) {
+    const size_t end = each.offset_bytes + each.size_bytes;
+    if (each.size_bytes <= 8 && each.offset_bytes < n_bytes) n_bytes = std::max(n_bytes, end);
+  }
+  memcpy(bytes, buffer, n_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -168,7 +173,8 @@ CUresult software_gpu::make_kernel(Context& context, const CUDA_KERNEL_NODE_PARA
                         p.sharedMemBytes,
                         cooperative};
   const CUfunction handle = p.func ? p.func : reinterpret_cast<CUfunction>(p.kern);
-  return make_launch(handle, c, p.kernelParams, p.extra, operation);
+  const CUresult made = make_launch(handle, c, p.kernelParams, p.extra, operation);
+  return made == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES ? CUDA_ERROR_INVALID_VALUE : made;
 }
 
 SOFTWARE_GPU_API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,

@@ -82,7 +82,7 @@ SOFTWARE_GPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
   CUlinkState_st* state = find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!data || n_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (state->is_complete) return CUDA_ERROR_INVALID_HANDLE;
+  if (state->is_complete) return CUDA_ERROR_INVALID_VALUE;
   if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
   std::string ptx;
   if (type == CU_JIT_INPUT_PTX) {

@@ -322,6 +322,8 @@ SOFTWARE_GPU_API cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* off
 }
 SOFTWARE_GPU_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
                                     CUfunction function) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!value) return CUDA_ERROR_INVALID_VALUE;  // as on driver 580 even in a broken context
   RETURN_IF_FAILED(enter_without_error());
   return get_attribute(value, attribute, function);
 }

@@ -182,10 +182,11 @@ SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
 }
 
 SOFTWARE_GPU_API cuStreamGetId(CUstream handle, unsigned long long* id) {
+  RETURN_IF_FAILED(enter_without_context());
+  if (!id) return CUDA_ERROR_INVALID_VALUE;  // as on driver 580 even in a broken context
   Context* context;
   RETURN_IF_FAILED(enter(&context));
   std::shared_ptr<Stream> stream;
-  if (!id) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   RETURN_IF_FAILED(refuse_question(*context, *stream));
   *id = stream->id;

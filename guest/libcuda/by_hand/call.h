@@ -22,13 +22,14 @@ class Call {
   explicit Call(CaptureRule rule, Context* context = nullptr,
                 ContextRule context_rule = ContextRule::NEEDED)
       : context_(context) {
-    Session& session = Session::get();
-    if ((status_ = session.pending_error()) != CUDA_SUCCESS) return;
+    if (context_ == nullptr) context_ = current_context();
+    // On driver 580 an error is a context's: without one it is the context that is missed.
+    const bool is_missed = context_ == nullptr && context_rule == ContextRule::NEEDED;
+    if (!is_missed && (status_ = Session::get().pending_error()) != CUDA_SUCCESS) return;
     if (Session::in_callback()) {
       status_ = CUDA_ERROR_NOT_PERMITTED;
       return;
     }
-    if (context_ == nullptr) context_ = current_context();
     const bool usable = context_ != nullptr && context_->active.load(std::memory_order_acquire);
     if (!usable && context_rule == ContextRule::NEEDED) {
       status_ = context_ == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;

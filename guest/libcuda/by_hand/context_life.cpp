@@ -81,7 +81,6 @@ CUresult deactivate(Context& context, wire::Op op) {
   context.active.store(false, std::memory_order_release);
   ++context.n_changes;
   drop_captures(context);
-  forget_green_contexts(context);
   for (Stream* stream : context.streams) {
     session.settle_word(stream->word, stream->issued);
     if (stream == context.legacy && context.is_primary) continue;
@@ -102,12 +101,15 @@ CUresult deactivate(Context& context, wire::Op op) {
 
 enum class End { ALWAYS, IF_UNUSED };
 
+// As on driver 580 green contexts that live keep their primary context.
 CUresult end_primary(Context& context, End when) {
+  if (when == End::ALWAYS && context.n_green > 0) return CUDA_ERROR_NOT_PERMITTED;
   // Other libraries' code, which may call us: no lock is held.
   if (context.active) run_storage_destructors(context);
   const std::lock_guard lock(context.mutex);
   // Another thread may have retained it meanwhile.
   if (!context.active || (when == End::IF_UNUSED && context.retain_count > 0)) return CUDA_SUCCESS;
+  if (context.n_green > 0) return CUDA_ERROR_NOT_PERMITTED;
   return deactivate(context, wire::Op::cuDevicePrimaryCtxReset);
 }
 
@@ -134,16 +136,28 @@ void drop_legacy_stream(Context& context) {
   tables().streams.remove(context.legacy->handle);
 }
 
+// Holding the mutex.
+static CUresult activate_primary(Context& context) {
+  return context.active ? CUDA_SUCCESS : activate(context, wire::Op::cuDevicePrimaryCtxRetain);
+}
+
+CUresult wake_primary(Context& primary) {
+  if (const CUresult bad = Session::get().pending_error()) return bad;
+  const std::lock_guard lock(primary.mutex);
+  return activate_primary(primary);
+}
+
 CUresult device_primary_ctx_retain(CUcontext* pctx, CUdevice dev) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;
   Context* const context = primary_of(dev, &error);
   if (context == nullptr) return error;
-  if ((error = Session::get().pending_error()) != CUDA_SUCCESS) return error;
   const std::lock_guard lock(context->mutex);
-  if (!context->active &&
-      (error = activate(*context, wire::Op::cuDevicePrimaryCtxRetain)) != CUDA_SUCCESS)
-    return error;
+  // One that a fault has broken can be retained all the same.
+  Session& session = Session::get();
+  error = context->active ? session.ended_error() : session.pending_error();
+  if (error != CUDA_SUCCESS) return error;
+  if ((error = activate_primary(*context)) != CUDA_SUCCESS) return error;
   ++context->retain_count;
   *pctx = from_wire<CUcontext>(context->handle);
   return CUDA_SUCCESS;
@@ -156,6 +170,7 @@ CUresult device_primary_ctx_release(CUdevice dev) {
   {
     const std::lock_guard lock(context->mutex);
     if (context->retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->retain_count == context->n_green) return CUDA_ERROR_NOT_PERMITTED;
     if (--context->retain_count > 0) return CUDA_SUCCESS;
   }
   return end_primary(*context, End::IF_UNUSED);

@@ -10,6 +10,8 @@ namespace kvgpu::guest {
 Context* current_context();
 // The same, or the green context itself.
 Context* current_itself();
+// Active from here on, retained or not.
+CUresult wake_primary(Context& primary);
 void push_context(Context& context);
 void pop_context();
 

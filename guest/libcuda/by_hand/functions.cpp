@@ -133,6 +133,8 @@ CUresult func_get_module(CUmodule* hmod, CUfunction hfunc) {
 }
 
 CUresult func_get_attribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
+  if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;  // even after an error that stays
+  if (const CUresult lasting = Session::get().lasting_error()) return lasting;
   return get_attribute(pi, attrib, find(hfunc));
 }
 CUresult kernel_get_attribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {

@@ -30,7 +30,10 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
   if (call.status() != CUDA_SUCCESS) return call.status();
   Graph* const graph = find(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC && call.context() == 0) {
+  const bool allocates = body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+  // A primary context that is named only needs not be active.
+  Context* const home = body.context() == nullptr ? current_context() : &home_of(*body.context());
+  if (allocates && call.context() == 0 && body.context() == nullptr) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   // What does not fit into the record comes afterwards.
@@ -55,9 +58,8 @@ CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBo
       Part{edges.data(), static_cast<uint32_t>(edges.size() * sizeof edges[0])}, body.bytes());
   if (result != CUDA_SUCCESS) return result;
   body.belongs_to(*graph);
-  if (body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-    const CUresult bad = body.adopt(out_values.memory.dptr, &call.context_object());
-    if (bad != CUDA_SUCCESS) return bad;
+  if (allocates) {
+    if (const CUresult bad = body.adopt(out_values.memory.dptr, home)) return bad;
   }
   const auto node = from_wire<CUgraphNode>(out_values.node.node);
   body.adopt_bodies(*graph, node);

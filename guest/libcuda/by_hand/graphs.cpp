@@ -272,11 +272,15 @@ CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
   return CUDA_SUCCESS;
 }
 
+// On driver 580 a capture takes no launch of a graph, whatever is in it, and no upload.
 CUresult graph_upload(CUgraphExec hGraphExec, CUstream hStream) {
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   const GraphExec* const exec = find(hGraphExec);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (enqueue.capture() != nullptr) {
+    return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
   return enqueue.submit_and_ask(wire::Op::cuGraphUpload, wire::LaunchGraph{0, 0, exec->handle});
 }
 
@@ -285,26 +289,16 @@ CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   const GraphExec* const exec = find(hGraphExec);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (enqueue.capture() != nullptr) {
+    return break_capture(enqueue.stream(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
   std::vector<uint64_t> names(exec->events.begin(), exec->events.end());
-  const bool is_captured = enqueue.capture() != nullptr;
   // Of a launch with more of them than a record holds nobody is told that it was skipped.
-  if (!is_captured && names.size() + exec->host_nodes.size() <= wire::MAX_LAUNCH_NAMES) {
+  if (names.size() + exec->host_nodes.size() <= wire::MAX_LAUNCH_NAMES) {
     for (const auto& node : exec->host_nodes) names.push_back(node.function);
   }
   const Part named{names.data(), static_cast<uint32_t>(names.size() * sizeof names[0])};
   const wire::LaunchGraph body{0, 0, exec->handle};
-  if (Capture* const capture = enqueue.capture()) {
-    const CUresult result = enqueue.submit(wire::Op::cuGraphLaunch, body, named);
-    if (result != CUDA_SUCCESS) return result;
-    capture->with_graph([exec](Graph& graph) {  // it becomes a child graph
-      for (const auto& node : exec->host_nodes) {
-        Session::get().keep_function(node.function);
-        graph.functions.push_back(node.function);
-      }
-      take_over(*exec, &graph);
-    });
-    return CUDA_SUCCESS;
-  }
   Session::get().expect_callbacks(exec->host_nodes);
   // What a launch allocates may not be free, or not be had: only the driver knows.
   const CUresult result = exec->has_memory

@@ -17,7 +17,7 @@ class GraphCall : public Call {
       : Call(CaptureRule::ALLOWED, context, ContextRule::OPTIONAL) {}
 };
 
-// Where a launch of one graph becomes part of another: a capture, a child graph, a clone.
+// Where one graph becomes part of another: a child graph, a clone, an exec.
 template <typename From, typename To>
 void take_over(const From& from, To* to) {
   to->events.insert(from.events.begin(), from.events.end());

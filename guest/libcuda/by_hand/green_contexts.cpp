@@ -13,11 +13,17 @@ namespace kvgpu::guest {
 
 namespace {
 
-CUresult find_green(CUgreenCtx handle, Context** green) {
-  if (const CUresult bad = Session::get().pending_error()) return bad;
+// One that lives.
+CUresult find_living(CUgreenCtx handle, Context** green) {
   *green = tables().contexts.find(to_wire(handle));
   if (*green == nullptr || (*green)->primary == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return (*green)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+// One that works.
+CUresult find_green(CUgreenCtx handle, Context** green) {
+  const CUresult bad = Session::get().pending_error();
+  return bad != CUDA_SUCCESS ? bad : find_living(handle, green);
 }
 
 // Holding the mutex of the primary context. What is called by the streams' handles answers that
@@ -26,6 +32,7 @@ void end(Context& green) {
   Session& session = Session::get();
   green.destroyed = true;
   green.active.store(false, std::memory_order_release);
+  --green.primary->n_green;
   drop_captures(green);
   std::erase_if(green.primary->streams, [&](Stream* stream) {
     if (stream->owner != &green) return false;
@@ -53,20 +60,12 @@ CUresult create(Context& green, const DeviceResources& resources, unsigned flags
     return result;
   }
   primary.streams.push_back(green.legacy);
+  ++primary.n_green;
   green.active.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
-
-void forget_green_contexts(const Context& primary) {
-  for (const wire::Handle handle : tables().contexts.handles()) {
-    Context* const context = tables().contexts.find(handle);
-    if (context == nullptr || context->primary != &primary) continue;
-    context->destroyed = true;
-    context->active.store(false, std::memory_order_release);
-  }
-}
 
 CUresult green_ctx_create(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
                           unsigned int flags) {
@@ -97,7 +96,7 @@ CUresult green_ctx_create(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
 
 CUresult green_ctx_destroy(CUgreenCtx hCtx) {
   Context* green;
-  if (const CUresult bad = find_green(hCtx, &green)) return bad;
+  if (const CUresult bad = find_living(hCtx, &green)) return bad;
   {
     const std::lock_guard lock(green->primary->mutex);
     if (green->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -9,7 +9,4 @@ namespace kvgpu::guest {
 CUresult make_legacy_stream(Context& context);
 void drop_legacy_stream(Context& context);
 
-// The primary context goes, and its streams with it. Holding its mutex.
-void forget_green_contexts(const Context& primary);
-
 }  // namespace kvgpu::guest

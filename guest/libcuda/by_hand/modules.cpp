@@ -67,7 +67,9 @@ CUresult get_global(wire::Op op, Module* module, const char* name, CUdeviceptr* 
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   Context* context = module->context;
   if (op == wire::Op::cuLibraryGetManaged && current_context() == nullptr) {
-    context = Session::get().devices().front().primary;  // one for all contexts
+    // One for all contexts; but something must move its pages.
+    context = Session::get().devices().front().primary;
+    if (const CUresult bad = wake_primary(*context)) return bad;
   }
   const Call call(CaptureRule::ALLOWED, context);
   if (call.status() != CUDA_SUCCESS) return call.status();

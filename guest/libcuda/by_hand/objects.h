@@ -35,8 +35,9 @@ struct Context {
   // Of cuCtxCreate, and gone: the object stays, see find(). seq_cst on both sides.
   std::atomic<bool> destroyed{false};
   unsigned flags = 0;
-  int retain_count = 0;  // of a primary context
-  int attach_count = 0;  // of the others
+  int retain_count = 0;         // of a primary context
+  std::atomic<int> n_green{0};  // of these, those of green contexts that live
+  int attach_count = 0;         // of the others
   wire::ContextRetained info{};
   // How often that was changed by which functions answer (FunctionMemo), or the context ended.
   std::atomic<uint64_t> n_changes{0};

@@ -380,13 +380,15 @@ CUresult stream_get_ctx(CUstream hStream, CUcontext* pctx) {
 
 CUresult stream_get_id(CUstream hStream, unsigned long long* streamId) {
   CUresult error = CUDA_SUCCESS;
-  if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;  // even after an error that stays
+  if (const CUresult lasting = Session::get().lasting_error()) return lasting;
   Stream* const stream = find_uncaptured(hStream, &error);
   if (stream != nullptr) *streamId = stream->id;
   return error;
 }
 
 CUresult stream_get_ctx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
+  if (pCtx == nullptr && pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUresult error = CUDA_SUCCESS;
   const Stream* const stream = find_stream(hStream, &error);
   if (stream == nullptr) return error;

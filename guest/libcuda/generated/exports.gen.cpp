@@ -2279,16 +2279,15 @@ EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** fptr, CUlibrary libra
 }
 EXPORT CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   static constinit guest::TracedEntry entry{"cuFuncGetAttribute", "local", "pi attrib hfunc"};
-  return guest::answered("cuFuncGetAttribute",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
-                               return guest::func_get_attribute(pi, attrib, hfunc);
-                             },
-                             pi, attrib, hfunc));
+  return guest::answered("cuFuncGetAttribute", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::func_get_attribute(pi, attrib,
+                                                                                      hfunc);
+                                                   },
+                                                   pi, attrib, hfunc));
 }
 EXPORT CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib,
                                            int value) {
@@ -3049,16 +3048,14 @@ EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
 }
 EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
   static constinit guest::TracedEntry entry{"cuStreamGetId", "local", "hStream streamId"};
-  return guest::answered("cuStreamGetId",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
-                               return guest::stream_get_id(hStream, streamId);
-                             },
-                             hStream, streamId));
+  return guest::answered("cuStreamGetId", guest::traced(
+                                              entry,
+                                              [&] {
+                                                if (!guest::Session::is_open())
+                                                  return CUDA_ERROR_NOT_INITIALIZED;
+                                                return guest::stream_get_id(hStream, streamId);
+                                              },
+                                              hStream, streamId));
 }
 EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamQuery", "completion", "hStream"};
@@ -7729,17 +7726,16 @@ EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* fl
 }
 EXPORT CUresult CUDAAPI cuStreamGetId_ptsz(CUstream hStream, unsigned long long* streamId) {
   static constinit guest::TracedEntry entry{"cuStreamGetId_ptsz", "local", "hStream streamId"};
-  return guest::answered("cuStreamGetId_ptsz",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
-                               return guest::stream_get_id(hStream ? hStream : CU_STREAM_PER_THREAD,
-                                                           streamId);
-                             },
-                             hStream, streamId));
+  return guest::answered("cuStreamGetId_ptsz", guest::traced(
+                                                   entry,
+                                                   [&] {
+                                                     if (!guest::Session::is_open())
+                                                       return CUDA_ERROR_NOT_INITIALIZED;
+                                                     return guest::stream_get_id(
+                                                         hStream ? hStream : CU_STREAM_PER_THREAD,
+                                                         streamId);
+                                                   },
+                                                   hStream, streamId));
 }
 EXPORT CUresult CUDAAPI cuStreamGetPriority_ptsz(CUstream hStream, int* priority) {
   static constinit guest::TracedEntry entry{"cuStreamGetPriority_ptsz", "local",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph_nodes.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "copy_box.h"
@@ -60,25 +61,30 @@ CUresult NodeWork::read_kernel(Session& session, const Task& task,
 // the guest, is asked how many and how long they are.
 CUresult NodeWork::point_to_params(Session& session) {
   const DriverTable& driver = *session.driver;
-  param_bytes_ = params_.size();
-  if (!driver.has(driver.cuFuncGetParamInfo) || !driver.has(driver.cuKernelGetParamInfo)) {
-    // An older driver: it takes the whole, whose size it checks.
-    extra_[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
-    extra_[1] = params_.data();
-    extra_[2] = CU_LAUNCH_PARAM_BUFFER_SIZE;
-    extra_[3] = &param_bytes_;
-    extra_[4] = CU_LAUNCH_PARAM_END;
-    if (param_bytes_ != 0) kernel_.extra = extra_;
-    return CUDA_SUCCESS;
-  }
-  size_t off, bytes;
+  const bool can_be_asked =
+      driver.has(driver.cuFuncGetParamInfo) && driver.has(driver.cuKernelGetParamInfo);
+  size_t off, bytes, end = 0;
   const auto find = [&](size_t i) {
+    if (!can_be_asked) return CUDA_ERROR_NOT_SUPPORTED;
     return kernel_.func != nullptr ? driver.cuFuncGetParamInfo(kernel_.func, i, &off, &bytes)
                                    : driver.cuKernelGetParamInfo(kernel_.kern, i, &off, &bytes);
   };
   while (find(pointers_.size()) == CUDA_SUCCESS) {
     if (off > params_.size() || bytes > params_.size() - off) return CUDA_ERROR_INVALID_VALUE;
     pointers_.push_back(params_.data() + off);
+    end = std::max(end, off + bytes);
+  }
+  param_bytes_ = params_.size();
+  if (param_bytes_ > end) {
+    // An older driver, or more than the kernel has: the driver takes the whole, whose size it
+    // checks.
+    extra_[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
+    extra_[1] = params_.data();
+    extra_[2] = CU_LAUNCH_PARAM_BUFFER_SIZE;
+    extra_[3] = &param_bytes_;
+    extra_[4] = CU_LAUNCH_PARAM_END;
+    kernel_.extra = extra_;
+    return CUDA_SUCCESS;
   }
   if (!pointers_.empty()) kernel_.kernelParams = pointers_.data();
   return CUDA_SUCCESS;

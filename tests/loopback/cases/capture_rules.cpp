@@ -164,6 +164,8 @@ const Rule RULES[] = {
     RULE(UNSAFE, cuGraphInstantiateWithFlags(&t.made_exec, t.graph, 0)),
     RULE(ALLOWED, cuGraphLaunch(t.exec, t.other)),
     RULE(ALLOWED, cuGraphUpload(t.exec, t.other)),
+    RULE(UNSAFE, cuGraphLaunch(t.exec, t.capturing)),
+    RULE(UNSAFE, cuGraphUpload(t.exec, t.capturing)),
     RULE(UNSAFE, cuGraphExecDestroy(t.exec)),
     RULE(ALLOWED, cuGraphDestroy(t.graph)),
     RULE(ALLOWED, cuStreamBeginCapture(t.made_other, CU_STREAM_CAPTURE_MODE_GLOBAL)),

@@ -31,6 +31,8 @@ TEST_CASE("error: after a fault questions about what is in the context answer wi
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   void* pinned = nullptr;
   CU(cuMemHostAlloc(&pinned, 64, 0));
+  CUgreenCtx made = nullptr;
+  CU(cuGreenCtxCreate(&made, nullptr, gpu.device, CU_GREEN_CTX_DEFAULT_STREAM));
   CUdeviceptr wild = 0x10, address = 0;
   launch(function, stream, {&wild});
   constexpr CUresult FAULT = CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -65,6 +67,14 @@ TEST_CASE("error: after a fault questions about what is in the context answer wi
   CU_IS(cuLibraryGetModule(&module, library), FAULT);
   CU_IS(cuMemHostGetDevicePointer(&address, pinned, 0), FAULT);
 
+  // Nothing is wanted, or there is no context that is broken.
+  CU_IS(cuStreamGetId(stream, nullptr), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuFuncGetAttribute(nullptr, CU_FUNC_ATTRIBUTE_NUM_REGS, function),
+        CUDA_ERROR_INVALID_VALUE);
+  without_context([] { CU_IS(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT); });
+
+  CU_IS(cuDevicePrimaryCtxRetain(&context, gpu.device), CUDA_SUCCESS);
+  CU_IS(cuGreenCtxDestroy(made), CUDA_SUCCESS);
   CU_IS(cuKernelGetName(&name, kernel), CUDA_SUCCESS);
   CU_IS(cuKernelGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, gpu.device),
         CUDA_SUCCESS);
@@ -134,6 +144,7 @@ TEST_CASE("found: what is not wanted may be null") {
   CHECK(context == gpu.context);
   CU(cuStreamGetCtx_v2(stream, nullptr, &green));
   CHECK(green == nullptr);
+  CU_IS(cuStreamGetCtx_v2(stream, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
 
   CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   add_one(gpu, data, stream);

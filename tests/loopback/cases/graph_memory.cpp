@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that graphs allocate and free.
+#include <thread>
+
 #include "graph_support.h"
 
 namespace {
 
 constexpr size_t N_BYTES = 4 << 20;
 
-CUDA_MEM_ALLOC_NODE_PARAMS on_device(const Gpu& gpu, size_t n_bytes) {
+CUDA_MEM_ALLOC_NODE_PARAMS on_device(CUdevice device, size_t n_bytes) {
   CUDA_MEM_ALLOC_NODE_PARAMS p{};
   p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device};
+  p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   p.bytesize = n_bytes;
   return p;
 }
@@ -27,7 +29,7 @@ TEST_CASE("graph_memory: allocated, used and freed by a graph's nodes") {
   const Stream stream;
   const Graph graph;
   const Ints result(4);
-  CUDA_MEM_ALLOC_NODE_PARAMS p = on_device(gpu, N_BYTES);
+  CUDA_MEM_ALLOC_NODE_PARAMS p = on_device(gpu.device, N_BYTES);
   CUgraphNode alloc = nullptr, free = nullptr;
   CU(cuGraphAddMemAllocNode(&alloc, graph.handle, nullptr, 0, &p));
   REQUIRE(p.dptr != 0);
@@ -55,6 +57,27 @@ TEST_CASE("graph_memory: allocated, used and freed by a graph's nodes") {
     CHECK(result.read() == std::vector<int>(4, 7));
   }
   CHECK(attribute(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) >= N_BYTES);
+}
+
+TEST_CASE("graph_memory: an allocation is added before there is a context") {
+  CU(cuInit(0));
+  const Graph graph;
+  CUDA_MEM_ALLOC_NODE_PARAMS p = on_device(0, N_BYTES);
+  CUgraphNode alloc = nullptr;
+  std::thread([&] {  // the cases before this one have left a context to the main one
+    CU(cuGraphAddMemAllocNode(&alloc, graph.handle, nullptr, 0, &p));
+  })
+      .join();
+  CHECK(p.dptr != 0);
+
+  const Gpu gpu;
+  const Stream stream;
+  CUgraphNode free = nullptr;
+  const CUgraphNode set = graph.set(p.dptr, 7, 4, {alloc});
+  CU(cuGraphAddMemFreeNode(&free, graph.handle, &set, 1, p.dptr));
+  const Exec exec(graph);
+  CU(cuGraphLaunch(exec.handle, stream.handle));
+  CU(cuStreamSynchronize(stream.handle));
 }
 
 TEST_CASE("graph_memory: captured allocations, freed in the capture") {
@@ -134,7 +157,7 @@ TEST_CASE("graph_memory: nodes of any type, made by cuGraphAddNode") {
   const Graph graph;
   CUgraphNodeParams p{};
   p.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-  const CUDA_MEM_ALLOC_NODE_PARAMS alloc = on_device(gpu, N_BYTES);
+  const CUDA_MEM_ALLOC_NODE_PARAMS alloc = on_device(gpu.device, N_BYTES);
   p.alloc.poolProps = alloc.poolProps;
   p.alloc.bytesize = alloc.bytesize;
   CUgraphNode first = nullptr, second = nullptr;

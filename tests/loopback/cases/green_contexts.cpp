@@ -120,6 +120,26 @@ TEST_CASE("green context: streams of its own, memory and kernels of the primary 
         CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("green context: keeps the primary context") {
+  const Gpu gpu;
+  const Ints data(8);
+  const Green green(gpu);
+  CUresult released = CUDA_SUCCESS;
+  while (released == CUDA_SUCCESS) released = cuDevicePrimaryCtxRelease(gpu.device);
+  CU_IS(released, CUDA_ERROR_NOT_PERMITTED);
+  CU_IS(cuDevicePrimaryCtxReset(gpu.device), CUDA_ERROR_NOT_PERMITTED);
+  unsigned flags = 0;
+  int active = 0;
+  CU(cuDevicePrimaryCtxGetState(gpu.device, &flags, &active));
+  CHECK(active == 1);
+  CUcontext again = nullptr;
+  CU(cuDevicePrimaryCtxRetain(&again, gpu.device));
+  CHECK(again == gpu.context);
+  add_one(gpu, data, green.stream);
+  CU(cuStreamSynchronize(green.stream));
+  CHECK(data.read() == std::vector<int>(8, 1));
+}
+
 TEST_CASE("green context: current to a thread as a context") {
   const Gpu gpu;
   const Ints data(8);

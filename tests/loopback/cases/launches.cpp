@@ -52,6 +52,48 @@ TEST_CASE("launch: with the same attributes again and again, and refused ones be
   CHECK(data.read() == std::vector<int>(64, ROUNDS));
 }
 
+TEST_CASE("launch: a buffer of parameters that is too long, or ends within one") {
+  const Gpu gpu;
+  constexpr char PTX[] =
+      ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry nothing() { ret; }";
+  CUmodule module = nullptr;
+  CUfunction nothing = nullptr;
+  CU(cuModuleLoadData(&module, PTX));
+  CU(cuModuleGetFunction(&nothing, module, "nothing"));
+  const Ints out(5);
+  struct {
+    char first;
+    double second;
+    char third;
+    double fourth;
+    short fifth;
+    CUdeviceptr out;
+  } twice[2] = {{1, 2.5, 3, 4.5, 5, out.dptr}};
+  size_t bytes = 1;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, twice, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  CU_IS(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra),
+        CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  bytes = 0;
+  CU(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra));
+
+  // The word that it ends in is read whole.
+  const CUfunction mixed = gpu.function("mixed_params");
+  bytes = sizeof twice[0] - 4;
+  CU(cuLaunchKernel(mixed, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra));
+  CHECK(out.read() == std::vector<int>{1, 2, 3, 4, 5});
+
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CU(cuGraphCreate(&graph, 0));
+  CUDA_KERNEL_NODE_PARAMS params{mixed, 1, 1, 1, 1, 1, 1, 0, nullptr, extra, nullptr, nullptr};
+  CU(cuGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+  bytes = sizeof twice;
+  CU_IS(cuGraphAddKernelNode(&node, graph, nullptr, 0, &params), CUDA_ERROR_INVALID_VALUE);
+  CU(cuGraphDestroy(graph));
+  CU(cuModuleUnload(module));
+}
+
 TEST_CASE("launch: 16,000 bytes of parameters") {
   const Gpu gpu;
   static struct {

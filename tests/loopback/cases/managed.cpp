@@ -102,6 +102,22 @@ TEST_CASE("managed memory: managed variables") {
   CU(cuLibraryUnload(library));
 }
 
+TEST_CASE("managed memory: managed variables before there is a context") {
+  CU(cuInit(0));
+  CUlibrary library = nullptr;
+  CUdeviceptr total = 0;
+  std::thread([&] {  // the cases before this one have left a context to the main one
+    size_t bytes = 0;
+    CU(cuLibraryLoadData(&library, MANAGED_VARIABLE, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    CU(cuLibraryGetManaged(&total, &bytes, library, "total"));
+    CHECK(bytes == 4);
+  })
+      .join();
+  const Gpu gpu;
+  CHECK(*reinterpret_cast<int*>(total) == 40);
+  CU(cuLibraryUnload(library));
+}
+
 TEST_CASE("managed memory: advice is kept, for whole ranges") {
   const Gpu gpu;
   const Managed managed(BYTES);
