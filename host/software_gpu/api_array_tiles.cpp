@@ -21,44 +21,38 @@ CUresult find_tiles(const Table<T>& table, Handle handle, std::shared_ptr<Tiles>
   return *tiles ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/// Null where there is no answer: driver 580 calls all that INVALID_VALUE, before cuInit and after
+/// a fault, too. It asks for no context, and looks at no device.
 template <class T, class Handle>
-CUresult ask(const Table<T>& table, Handle handle, Later kind, std::shared_ptr<Tiles>* tiles) {
-  Context* context;
-  RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(find_tiles(table, handle, tiles));
-  return (*tiles)->is_sparse() == (kind == Later::SPARSE) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+std::shared_ptr<Tiles> ask(const Table<T>& table, Handle handle, Later kind) {
+  std::shared_ptr<Tiles> tiles;
+  if (enter_without_error() != CUDA_SUCCESS || find_tiles(table, handle, &tiles) != CUDA_SUCCESS)
+    return nullptr;
+  return tiles->is_sparse() == (kind == Later::SPARSE) ? tiles : nullptr;
 }
 
 template <class T, class Handle>
 CUresult sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* p, const Table<T>& table, Handle handle) {
-  std::shared_ptr<Tiles> tiles;
-  RETURN_IF_FAILED(ask(table, handle, Later::SPARSE, &tiles));
-  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  const std::shared_ptr<Tiles> tiles = ask(table, handle, Later::SPARSE);
+  if (!tiles || !p) return CUDA_ERROR_INVALID_VALUE;
   const Layout& layout = tiles->layout();
   *p = {};
   p->tileExtent = {layout.tile[0], layout.tile[1], layout.tile[2]};
-  p->miptailFirstLevel = layout.first_in_tail;
+  // Driver 580: that of an array is 0, whether or not there is a tail.
+  p->miptailFirstLevel = std::is_same_v<T, Array> ? 0 : layout.first_in_tail;
   p->miptailSize = layout.tail_bytes;
   p->flags = layout.is_one_tail ? CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL : 0;
   return CUDA_SUCCESS;
 }
 
 template <class T, class Handle>
-CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p, const Table<T>& table, Handle handle,
-                      CUdevice ordinal) {
-  std::shared_ptr<Tiles> tiles;
-  RETURN_IF_FAILED(ask(table, handle, Later::DEFERRED, &tiles));
-  if (!p) return CUDA_ERROR_INVALID_VALUE;
-  if (!Driver::instance().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p, const Table<T>& table, Handle handle) {
+  const std::shared_ptr<Tiles> tiles = ask(table, handle, Later::DEFERRED);
+  if (!tiles || !p) return CUDA_ERROR_INVALID_VALUE;
   *p = {};
   p->size = tiles->layout().size_bytes;
   p->alignment = TILE_BYTES;
   return CUDA_SUCCESS;
-}
-
-/// Of a mipmapped array driver 580 answers nothing else, whatever is wrong.
-CUresult or_invalid_value(CUresult result) {
-  return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /// Tiles behind each other.
@@ -74,18 +68,15 @@ struct TileMapping {
   uint64_t offset_bytes = 0;
 };
 
-/// From tile to tile; the end may also be the level's.
+/// From tile to tile; the last one ends where the level does.
 bool is_cut(uint64_t first, uint64_t n, uint64_t tile, uint64_t length) {
-  const uint64_t end = (length + tile - 1) / tile * tile;
-  return n != 0 && first % tile == 0 && first < end && n <= end - first &&
+  return n != 0 && first % tile == 0 && first < length && n <= length - first &&
          (n % tile == 0 || first + n == length);
 }
 
 CUresult runs_of_level(const CUarrayMapInfo& info, const Layout& layout, std::vector<Run>* runs) {
   const auto& at = info.subresource.sparseLevel;
-  const unsigned n_levels =
-      layout.tail_bytes ? layout.first_in_tail : static_cast<unsigned>(layout.levels.size());
-  if (at.level >= n_levels) return CUDA_ERROR_INVALID_VALUE;
+  if (at.level >= layout.first_in_tail) return CUDA_ERROR_INVALID_VALUE;
   const auto& [offset_bytes, tiling, d] = layout.levels[at.level];
   const bool is_layered = d.Flags & CUDA_ARRAY3D_LAYERED;
   const unsigned n_layers = is_layered ? static_cast<unsigned>(d.Depth) : 1;
@@ -162,10 +153,10 @@ CUresult check(const CUarrayMapInfo& info, TileMapping* mapping) {
     found = find_tiles(driver.mipmapped_arrays, info.resource.mipmap, &mapping->tiles);
   if (found != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_runs(info, *mapping->tiles, &mapping->runs));
-  const bool is_unmap =
-      info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP && info.memHandle.memHandle == 0;
-  return info.memOperationType == CU_MEM_OPERATION_TYPE_MAP || is_unmap ? CUDA_SUCCESS
-                                                                        : CUDA_ERROR_INVALID_VALUE;
+  return info.memOperationType == CU_MEM_OPERATION_TYPE_MAP ||
+                 info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult apply(const TileMapping& mapping) {
@@ -186,22 +177,19 @@ SOFTWARE_GPU_API cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* p, CUa
 }
 SOFTWARE_GPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* p,
                                                      CUmipmappedArray handle) {
-  RETURN_IF_FAILED(enter_without_context());
-  return or_invalid_value(sparse_properties(p, Driver::instance().mipmapped_arrays, handle));
+  return sparse_properties(p, Driver::instance().mipmapped_arrays, handle);
 }
 SOFTWARE_GPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p, CUarray handle,
-                                              CUdevice ordinal) {
-  return requirements(p, Driver::instance().arrays, handle, ordinal);
+                                              CUdevice) {
+  return requirements(p, Driver::instance().arrays, handle);
 }
 SOFTWARE_GPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* p,
-                                                       CUmipmappedArray handle, CUdevice ordinal) {
-  RETURN_IF_FAILED(enter_without_context());
-  return or_invalid_value(requirements(p, Driver::instance().mipmapped_arrays, handle, ordinal));
+                                                       CUmipmappedArray handle, CUdevice) {
+  return requirements(p, Driver::instance().mipmapped_arrays, handle);
 }
 
 // As with driver 580 what is wrong with the list counts before the context and the stream do.
 SOFTWARE_GPU_API cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned n, CUstream handle) {
-  RETURN_IF_FAILED(enter_without_context());
   if (!list || n == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<TileMapping> mappings;
   for (unsigned i = 0; i < n; ++i) RETURN_IF_FAILED(check(list[i], &mappings.emplace_back()));

@@ -66,8 +66,9 @@ constexpr unsigned FLAGS_NOT_DONE =
     CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT | CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
 constexpr unsigned MAPPED_LATER = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 // Driver 580 makes no array with one of these and CUDA_ARRAY3D_SPARSE.
-constexpr unsigned NOT_SPARSE =
-    CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_DEFERRED_MAPPING;
+constexpr unsigned NOT_SPARSE = CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_SURFACE_LDST |
+                                CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT |
+                                CUDA_ARRAY3D_DEFERRED_MAPPING;
 
 /// The attributes that say how long an array may be; 0: that dimension has none.
 struct Bounds {
@@ -131,7 +132,7 @@ constexpr Bounds ALTERNATE_3D = {BOUND(TEXTURE3D_WIDTH_ALTERNATE),
 bool is_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
   const bool layered = d.Flags & CUDA_ARRAY3D_LAYERED;
   if (d.Width == 0 || (layered && d.Depth == 0)) return false;
-  if (d.Flags & CUDA_ARRAY3D_SPARSE && (d.Height == 0 || d.Flags & NOT_SPARSE)) return false;
+  if (d.Flags & CUDA_ARRAY3D_SPARSE && d.Height == 0) return false;
   if (d.Flags & CUDA_ARRAY3D_CUBEMAP)
     return d.Width == d.Height && d.Depth != 0 && (layered ? d.Depth % 6 == 0 : d.Depth == 6);
   if (d.Flags & CUDA_ARRAY3D_TEXTURE_GATHER) return d.Height != 0 && d.Depth == 0;
@@ -140,6 +141,7 @@ bool is_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
 
 CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& d, bool is_mipmapped, Format* format) {
   if (d.Flags & ~(ARRAY_FLAGS | FLAGS_NOT_DONE)) return CUDA_ERROR_INVALID_VALUE;
+  if (d.Flags & CUDA_ARRAY3D_SPARSE && d.Flags & NOT_SPARSE) return CUDA_ERROR_INVALID_VALUE;
   if (d.Flags & FLAGS_NOT_DONE) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = find_format(d.Format, d.NumChannels, format); result != CUDA_SUCCESS)
     return result;

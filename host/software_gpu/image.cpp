@@ -191,8 +191,6 @@ CUresult make_surface(const CUDA_RESOURCE_DESC& resource, Image* out) {
   if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = of_resource(resource, out, &whole);
   if (result != CUDA_SUCCESS) return result;
-  // Stores to what is not mapped are not dropped here.
-  if (whole.Flags & CUDA_ARRAY3D_SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
   out->is_surface = true;  // whether or not the array has CUDA_ARRAY3D_SURFACE_LDST (driver 580)
   return CUDA_SUCCESS;
 }

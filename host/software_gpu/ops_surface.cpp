@@ -42,7 +42,7 @@ char* resolve(Block& block, const Instruction& in, ImageAccess& images, uint32_t
       bound->bytes(static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]),
                    static_cast<uint64_t>(at[2] + at[3]), static_cast<uint32_t>(n_bytes));
   if (!there) images.fail(lane, "the memory of a surface is gone");
-  return there;
+  return there && bound->is_hole(there) ? nullptr : there;
 }
 
 const Row* values(Block& block, const Instruction& in) {

@@ -112,6 +112,11 @@ char* BoundImage::bytes(uint64_t x_bytes, uint64_t y, uint64_t slice, uint32_t n
   return reinterpret_cast<char*>(level.address + offset);
 }
 
+bool BoundImage::is_hole(const char* bytes) const {
+  const auto tiles = image_.levels.front().mapped_later.lock();
+  return tiles && tiles->is_sparse() && !tiles->is_mapped(reinterpret_cast<uint64_t>(bytes));
+}
+
 std::optional<Texel> BoundImage::texel(size_t which, const int64_t (&index)[3],
                                        uint32_t n_dimensions, uint32_t slice) {
   const Level& level = image_.levels[which];

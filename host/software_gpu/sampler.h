@@ -44,6 +44,8 @@ class BoundImage {
   std::optional<Texel> gather(const Position& position, unsigned channel);
   /// The address of the bytes of a surface; null: they are not there.
   char* bytes(uint64_t x_bytes, uint64_t y, uint64_t slice, uint32_t n_bytes) const;
+  /// Of a sparse array, where no memory is mapped: reads are 0 there and nothing is written.
+  bool is_hole(const char* bytes) const;
 
  private:
   /// Texel indices, and where a filter stands between them and the next ones, in 1/256.

@@ -36,13 +36,14 @@ CUDA_ARRAY3D_DESCRIPTOR descriptor_of_level(const CUDA_ARRAY3D_DESCRIPTOR& whole
   return d;
 }
 
-/// What an H200 needs for one layer: blocks of 64 bytes by 8 rows, up to 16 of them in a column.
-/// That gives all that driver 580 has said of arrays that are mapped later, and of tails.
+/// What an H200 needs for one layer: blocks of 64 bytes by 8 rows, up to 16 of them in a column,
+/// and as many behind each other. That gives all that driver 580 has said of arrays that are mapped
+/// later, and of tails.
 uint64_t hardware_bytes(const CUDA_ARRAY3D_DESCRIPTOR& d, const Format& format) {
+  const auto in_groups = [](uint64_t n) { return round_up(n, std::min(std::bit_ceil(n), 16ul)); };
   const uint64_t across = (d.Width * format.element_bytes() + 63) / 64;
-  const uint64_t down = (n_rows_of(d) + 7) / 8;
   const uint64_t depth = has_layers(d) ? 1 : n_slices_of(d);
-  return across * round_up(down, std::min<uint64_t>(std::bit_ceil(down), 16)) * depth * 512;
+  return across * in_groups((n_rows_of(d) + 7) / 8) * in_groups(depth) * 512;
 }
 
 Tiling rows_without_gaps(const CUDA_ARRAY3D_DESCRIPTOR& d, const Format& format) {
@@ -94,8 +95,8 @@ Layout lay_out_tiles(const CUDA_ARRAY3D_DESCRIPTOR& whole, const Format& format,
     layout.levels.push_back({layout.size_bytes, tiling, d});
     layout.size_bytes += tiling.layer_bytes() * ((n_slices_of(d) + tile[2] - 1) / tile[2]);
   }
-  if (level == n_levels) return layout;  // whose first level in a tail is said to be 0, too
   layout.first_in_tail = level;
+  if (level == n_levels) return layout;
   layout.tail_offset_bytes = layout.size_bytes;
   layout.is_one_tail = level == 0;
   uint64_t layer_bytes = 0;

@@ -52,8 +52,8 @@ struct Layout {
   };
   std::vector<Level> levels;
   uint64_t size_bytes = 0;
-  // Of sparse arrays. Levels from `first_in_tail` on are smaller than a tile and lie in a tail of
-  // their own for each layer, or one for all.
+  // Of sparse arrays. Levels from `first_in_tail` on, if any, are smaller than a tile and lie in a
+  // tail of their own for each layer, or one for all.
   unsigned tile[3] = {};  // in elements
   unsigned first_in_tail = 0;
   uint64_t tail_offset_bytes = 0, tail_bytes = 0;  // of one tail

@@ -31,9 +31,18 @@ const std::string& TelemetryLinks::of(nvmlDevice_t device) {
 }
 
 std::string TelemetryLinks::describe(nvmlDevice_t device) const {
-  const unsigned mbps = field(device, NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0).value_or(0);
-  return "\"link_mbps\": " + std::to_string(mbps) + ", \"links\": [" + links(device) +
+  return "\"link_mbps\": " + std::to_string(speed(device)) + ", \"links\": [" + links(device) +
          "], \"peers\": [" + peers(device) + "]";
+}
+
+// Driver 580 has no common speed of an H200's links, but one for each; older ones only the former.
+unsigned TelemetryLinks::speed(nvmlDevice_t device) const {
+  if (const auto mbps = field(device, NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)) return *mbps;
+  for (unsigned link = 0; link < control::MAX_LINKS; ++link) {
+    const unsigned mbps = field(device, NVML_FI_DEV_NVLINK_GET_SPEED, link).value_or(0);
+    if (mbps != 0) return mbps;
+  }
+  return 0;
 }
 
 std::optional<unsigned> TelemetryLinks::field(nvmlDevice_t device, unsigned id,

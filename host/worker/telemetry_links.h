@@ -22,6 +22,7 @@ class TelemetryLinks {
 
  private:
   std::string describe(nvmlDevice_t device) const;
+  unsigned speed(nvmlDevice_t device) const;
   std::string links(nvmlDevice_t device) const;
   std::string peers(nvmlDevice_t device) const;
   std::string uuid(nvmlDevice_t device) const;

@@ -127,17 +127,29 @@ def ways() -> dict[str, Any]:
     device, *others = (
         pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
     )
-    (count,) = pynvml.nvmlDeviceGetFieldValues(device, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    counts = pynvml.nvmlDeviceGetFieldValues(
+        device,
+        [
+            pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT,
+            pynvml.NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT,
+        ],
+    )
     said: dict[str, Any] = {
         "links": [link(device, number) for number in range(pynvml.NVML_NVLINK_MAX_LINKS)],
+        "beyond": link(device, pynvml.NVML_NVLINK_MAX_LINKS),
         "processors": list(ask(pynvml.nvmlDeviceGetCpuAffinity, device, 16)),
         "nodes": list(ask(pynvml.nvmlDeviceGetMemoryAffinity, device, 1, 0)),
-        "n_links": count.value.uiVal if count.nvmlReturn == 0 else {"error": count.nvmlReturn},
+        "n_links": [
+            count.value.uiVal if count.nvmlReturn == 0 else {"error": count.nvmlReturn}
+            for count in counts
+        ],
     }
     for other in others[:1]:
         statuses = (ask(pynvml.nvmlDeviceGetP2PStatus, device, other, i) for i in range(5))
         said["p2p"] = list(statuses)
-        said["ancestor"] = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, device, other)
+        said["ancestors"] = [
+            ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, device, one) for one in (other, device)
+        ]
         said["other"] = pynvml.nvmlDeviceGetPciInfo(other).busId
     return said
 

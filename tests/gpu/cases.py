@@ -32,7 +32,7 @@ ALONE = re.compile(r"(error|initialisation|context):|blocking")
 UNDISTURBED = re.compile(r"blocking|.*memory comes back")  # others' memory and time count there
 N_AT_ONCE = 3  # of the others
 BEYOND_NATIVE = "beyond native"  # natively a thread in the driver keeps others out of it
-TOGETHER_LIMIT_S, ALONE_LIMIT_S = 300.0, 120.0
+TOGETHER_LIMIT_S, ALONE_LIMIT_S, END_LIMIT_S = 300.0, 120.0, 20.0
 SLOW_S, SLOWER = 2.0, 3.0  # what is said of a case
 
 
@@ -55,6 +55,16 @@ def parse(text: str) -> Output:
         elif ended := re.match(r"(\d+\.\d+) s: (.*)", line):
             output.seconds[ended[2]] = float(ended[1])
     return output
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    """End a process that hangs, with the programs that it has started."""
+    process.send_signal(signal.SIGTERM)  # doctest then says where it was
+    try:
+        return process.wait(END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 class Side:
@@ -80,12 +90,13 @@ class Side:
         log = self.folder / f"{self.name}.{number}.log"
         # Two files: a line of kvgpu's in the midst of one of doctest's would hide that.
         with log.open("w") as file, log.with_suffix(".err").open("w") as errors:
-            process = subprocess.Popen(program, env=environment, stdout=file, stderr=errors)
+            process = subprocess.Popen(
+                program, env=environment, stdout=file, stderr=errors, start_new_session=True
+            )
             try:
                 status = process.wait(limit_s)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGTERM)  # doctest then says where it was
-                status = -abs(process.wait(20) or 1)
+                status = -abs(end(process) or 1)
         output = parse(log.read_text(errors="replace"))
         with self._lock:
             self.seconds |= output.seconds
@@ -98,8 +109,11 @@ class Side:
             output, _ = self.run(left, TOGETHER_LIMIT_S)
             failed += output.failed
             rest = [n for n in left if n not in output.seconds and n not in output.failed]
-            if len(rest) == len(left):
-                return failed + left
+            if len(rest) == len(left):  # one of them has ended the process without a word
+                if len(left) == 1:
+                    return failed + left
+                half = len(left) // 2
+                return failed + self.together(left[:half]) + self.together(left[half:])
             left = rest
         return failed
 

@@ -111,13 +111,11 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned l
 }
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t, int n, nvmlFieldValue_t* values) {
   for (nvmlFieldValue_t* value = values; value != values + n; ++value) {
-    const bool is_speed = value->fieldId == NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
+    const bool is_speed = value->fieldId == NVML_FI_DEV_NVLINK_GET_SPEED;
     const bool is_state = value->fieldId == NVML_FI_DEV_NVLINK_GET_STATE;
     value->value.uiVal = is_speed ? 26562 : value->scopeId == ALSO_TO_SWITCH ? SLEEP : ACTIVE;
-    if (is_state && value->scopeId == DOWN) value->value.uiVal = 0;
-    value->nvmlReturn = is_speed   ? check(TO_SWITCH)
-                        : is_state ? check(value->scopeId)
-                                   : NVML_ERROR_NOT_SUPPORTED;
+    if (value->scopeId == DOWN) value->value.uiVal = 0;
+    value->nvmlReturn = is_speed || is_state ? check(value->scopeId) : NVML_ERROR_NOT_SUPPORTED;
   }
   return NVML_SUCCESS;
 }

@@ -26,7 +26,7 @@ from kvgpu.host.messages import RunRequest, SessionListRequest
 
 PROGRAM = ROOT / "tests/framework/nvml_program.py"
 SMI = BUILD / "guest/smi/kvgpu-smi"
-NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9  # nvml.h
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 2, 3, 4, 9  # nvml.h
 
 
 def see(host: Loopback, *options: str, **variables: str) -> dict[str, Any]:
@@ -122,12 +122,16 @@ def test_links_and_ways_between_the_slices_own_devices() -> None:
         alone = see(host, "ways", KVGPU_DEVICES="1")["ways"]
     to_switch, also, to_device, down, *none = ways["links"]
     up = {"active": 1, "state": 1, "mbps": 26562, "version": 6, "p2p": 1}
-    assert to_switch == {**up, "kind": 2, "remote": "FFFFFFFF:FFFF:FF.F"}
+    assert to_switch == {**up, "kind": 2, "remote": "FFFFFFFF:FF:FF.0"}
     assert also == {**to_switch, "state": 2}  # it sleeps
     assert to_device == {**up, "kind": 0, "remote": ways["other"]}
     assert (down["active"], down["state"], down["mbps"]) == (0, 0, 0)
-    assert ways["n_links"] == 4
-    assert (ways["p2p"], ways["ancestor"]) == ([0, 0, 0, 0, 1], 40)
+    beyond = {what: answer["error"] for what, answer in ways["beyond"].items()}
+    fields = {"state": NOT_SUPPORTED, "mbps": NOT_SUPPORTED}
+    assert beyond == dict.fromkeys(beyond, INVALID_ARGUMENT) | fields
+    assert ways["n_links"] == [4, 3]  # of them to a switch
+    assert ways["p2p"] == [0, 0, 0, 0, 1]
+    assert ways["ancestors"] == [40, {"error": NOT_SUPPORTED}]
     assert len(none) == 14
     online = Path("/sys/devices/system/cpu/online").read_text().strip()
     n_processors = int(online.rpartition("-")[2]) + 1

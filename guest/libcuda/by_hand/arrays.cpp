@@ -89,23 +89,22 @@ CUresult get_part(CUarray* part, wire::Op op, Array* whole, unsigned index) {
   return CUDA_SUCCESS;
 }
 
-// `kind`: the flag of the arrays that have such an answer. A level has none of its own.
+// `kind`: the flag of the arrays that have such an answer. A level has none of its own. Driver 580
+// asks for no context, looks at no device, and answers nothing but INVALID_VALUE, whatever is
+// wrong: before cuInit and after a fault, too.
 template <typename Handle>
-CUresult find_needs(Handle handle, unsigned kind, const wire::ArrayNeeds** needs) {
-  const Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  const Array* const array = find(handle);
-  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *needs = &array->needs;
-  return array->is_part || (array->shape.flags & kind) == 0 ? CUDA_ERROR_INVALID_VALUE
-                                                            : CUDA_SUCCESS;
+const wire::ArrayNeeds* find_needs(Handle handle, unsigned kind) {
+  const bool has_answers = Session::is_open() && !Session::in_callback() &&
+                           Session::get().lasting_error() == CUDA_SUCCESS;
+  const Array* const array = has_answers ? find(handle) : nullptr;
+  const bool is_kind = array != nullptr && !array->is_part && (array->shape.flags & kind) != 0;
+  return is_kind ? &array->needs : nullptr;
 }
 
 template <typename Handle>
 CUresult get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* properties, Handle handle) {
-  const wire::ArrayNeeds* needs;
-  if (const CUresult bad = find_needs(handle, CUDA_ARRAY3D_SPARSE, &needs)) return bad;
-  if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const wire::ArrayNeeds* const needs = find_needs(handle, CUDA_ARRAY3D_SPARSE);
+  if (needs == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *properties = {};
   properties->tileExtent = {needs->tile[0], needs->tile[1], needs->tile[2]};
   properties->miptailFirstLevel = needs->miptail_first_level;
@@ -115,12 +114,9 @@ CUresult get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* properties, Handle 
 }
 
 template <typename Handle>
-CUresult get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, Handle handle,
-                                 CUdevice device) {
-  const wire::ArrayNeeds* needs;
-  if (const CUresult bad = find_needs(handle, CUDA_ARRAY3D_DEFERRED_MAPPING, &needs)) return bad;
-  if (requirements == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (Session::get().find_device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+CUresult get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, Handle handle) {
+  const wire::ArrayNeeds* const needs = find_needs(handle, CUDA_ARRAY3D_DEFERRED_MAPPING);
+  if (needs == nullptr || requirements == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *requirements = {};
   requirements->size = needs->bytes;
   requirements->alignment = needs->alignment_bytes;
@@ -188,19 +184,16 @@ CUresult array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* sparsePropert
   return get_sparse_properties(sparseProperties, array);
 }
 CUresult array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
-                                       CUarray array, CUdevice device) {
-  return get_memory_requirements(memoryRequirements, array, device);
+                                       CUarray array, CUdevice) {
+  return get_memory_requirements(memoryRequirements, array);
 }
-// Of a mipmapped one driver 580 answers nothing but INVALID_VALUE, whatever is wrong.
 CUresult mipmapped_array_get_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
                                                CUmipmappedArray mipmap) {
-  const CUresult result = get_sparse_properties(sparseProperties, mipmap);
-  return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return get_sparse_properties(sparseProperties, mipmap);
 }
 CUresult mipmapped_array_get_memory_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
-                                                 CUmipmappedArray mipmap, CUdevice device) {
-  const CUresult result = get_memory_requirements(memoryRequirements, mipmap, device);
-  return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+                                                 CUmipmappedArray mipmap, CUdevice) {
+  return get_memory_requirements(memoryRequirements, mipmap);
 }
 
 }  // namespace kvgpu::guest

@@ -65,12 +65,17 @@ class Session {
     return take_error();
   }
 
-  // What never goes away: the session's end, or an error of a context that is broken.
-  CUresult lasting_error() const {
+  // The error of a context that is broken.
+  CUresult fault() const {
     const uint64_t word = load_acquire(host_page_->error_word);  // pairs as in pending_error()
     if (!ErrorWord::sticky(word)) [[likely]]
-      return ended_error();
+      return CUDA_SUCCESS;
     return static_cast<CUresult>(ErrorWord::error(word));
+  }
+  // What never goes away: that, or the session's end.
+  CUresult lasting_error() const {
+    const CUresult error = fault();
+    return error != CUDA_SUCCESS ? error : ended_error();
   }
 
   // Fire and forget; with KVGPU_SYNC=1 the record's own result.

@@ -143,7 +143,9 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
   const Call call = call_without_context();
-  if (call.status() != CUDA_SUCCESS) return call.status();
+  const CUresult pending = call.status();
+  const bool may_go_on = pending == CUDA_SUCCESS || pending == Session::get().fault();
+  if (!may_go_on) return pending;  // driver 580: after a fault memory is released all the same
   VirtualMemory& memory = VirtualMemory::get();
   const std::lock_guard lock(memory.mutex);
   Physical* const physical = memory.find(handle);

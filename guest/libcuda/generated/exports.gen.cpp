@@ -5230,32 +5230,22 @@ EXPORT CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*
                                                    CUarray array) {
   static constinit guest::TracedEntry entry{"cuArrayGetSparseProperties", "local",
                                             "sparseProperties array"};
-  return guest::answered("cuArrayGetSparseProperties",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
-                               return guest::array_get_sparse_properties(sparseProperties, array);
-                             },
-                             sparseProperties, array));
+  return guest::answered(
+      "cuArrayGetSparseProperties",
+      guest::traced(
+          entry, [&] { return guest::array_get_sparse_properties(sparseProperties, array); },
+          sparseProperties, array));
 }
 EXPORT CUresult CUDAAPI cuArrayGetMemoryRequirements(
     CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUarray array, CUdevice device) {
   static constinit guest::TracedEntry entry{"cuArrayGetMemoryRequirements", "local",
                                             "memoryRequirements array device"};
-  return guest::answered("cuArrayGetMemoryRequirements",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
-                               return guest::array_get_memory_requirements(memoryRequirements,
-                                                                           array, device);
-                             },
-                             memoryRequirements, array, device));
+  return guest::answered(
+      "cuArrayGetMemoryRequirements",
+      guest::traced(
+          entry,
+          [&] { return guest::array_get_memory_requirements(memoryRequirements, array, device); },
+          memoryRequirements, array, device));
 }
 EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
                                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
@@ -5302,17 +5292,12 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(
     CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties, CUmipmappedArray mipmap) {
   static constinit guest::TracedEntry entry{"cuMipmappedArrayGetSparseProperties", "local",
                                             "sparseProperties mipmap"};
-  return guest::answered("cuMipmappedArrayGetSparseProperties",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
-                               return guest::mipmapped_array_get_sparse_properties(sparseProperties,
-                                                                                   mipmap);
-                             },
-                             sparseProperties, mipmap));
+  return guest::answered(
+      "cuMipmappedArrayGetSparseProperties",
+      guest::traced(
+          entry,
+          [&] { return guest::mipmapped_array_get_sparse_properties(sparseProperties, mipmap); },
+          sparseProperties, mipmap));
 }
 EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
     CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
@@ -5322,9 +5307,6 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
                          guest::traced(
                              entry,
                              [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               if (const CUresult lasting = guest::Session::get().lasting_error())
-                                 return lasting;
                                return guest::mipmapped_array_get_memory_requirements(
                                    memoryRequirements, mipmap, device);
                              },
@@ -5334,15 +5316,11 @@ EXPORT CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned
                                            CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemMapArrayAsync", "async",
                                             "mapInfoList count hStream"};
-  return guest::answered("cuMemMapArrayAsync", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::mem_map_array_async(
-                                                         mapInfoList, count, hStream);
-                                                   },
-                                                   mapInfoList, count, hStream));
+  return guest::answered(
+      "cuMemMapArrayAsync",
+      guest::traced(
+          entry, [&] { return guest::mem_map_array_async(mapInfoList, count, hStream); },
+          mapInfoList, count, hStream));
 }
 EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements,
                                                            CUarray_format format,
@@ -6821,7 +6799,6 @@ EXPORT CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, uns
                          guest::traced(
                              entry,
                              [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_map_array_async(
                                    mapInfoList, count, hStream ? hStream : CU_STREAM_PER_THREAD);
                              },

@@ -49,11 +49,21 @@ nvmlReturn_t find_peer(nvmlDevice_t device1, nvmlDevice_t device2, const void* o
     std::ranges::fill(facts->status, uint8_t{NVML_P2P_STATUS_NOT_SUPPORTED});
     facts->ancestor = NVML_TOPOLOGY_SYSTEM;
   }
-  if (device1 == device2) {
-    facts->ancestor = NVML_TOPOLOGY_INTERNAL;
-    facts->is_on_same_board = 1;
-  }
+  if (device1 == device2) facts->is_on_same_board = 1;
   return NVML_SUCCESS;
+}
+
+// How many links are of a kind; NOT_SUPPORTED where there is none of any.
+template <typename Counts>
+nvmlReturn_t count_links(nvmlDevice_t device, unsigned* n, Counts counts) {
+  unsigned n_links = 0;
+  for (unsigned link = 0; link < MAX_LINKS; ++link) {
+    LinkFacts facts{};
+    if (find_link(device, link, &facts) != NVML_SUCCESS) continue;
+    ++n_links;
+    if (counts(facts)) ++*n;
+  }
+  return n_links != 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 // The field of a link's speed that names the link, not its scope.
@@ -69,13 +79,14 @@ bool is_speed_of_link(unsigned field, unsigned* link) {
   return false;
 }
 
-// What stands for a device without an address, as NVML has it in a VM that has been given a GPU but
-// not the switch behind it.
+// What stands for a device without an address: as driver 580 has it in a VM that has been given two
+// H200s but not the switch behind them.
 void hide(nvmlPciInfo_t* pci) {
   *pci = {};
-  pci->domain = pci->bus = pci->device = ~0u;
-  (void)std::snprintf(pci->busId, sizeof pci->busId, "FFFFFFFF:FFFF:FF.F");
-  (void)std::snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "FFFFFFF:FFFF:FF");
+  pci->domain = pci->pciDeviceId = ~0u;
+  pci->bus = pci->device = 0xff;
+  (void)std::snprintf(pci->busId, sizeof pci->busId, "FFFFFFFF:FF:FF.0");
+  (void)std::snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "FFFFFFF:FF:FF.0");
 }
 
 }  // namespace
@@ -87,30 +98,29 @@ nvmlReturn_t fill_link_field(nvmlDevice_t device, nvmlFieldValue_t* value) {
   value->value = {};
   unsigned* const out = &value->value.uiVal;
   unsigned link = value->scopeId;
+  const auto read_fact = [&](auto fact) {
+    return link < MAX_LINKS ? read_link(device, link, fact, out) : NVML_ERROR_NOT_SUPPORTED;
+  };
   switch (value->fieldId) {
     case NVML_FI_DEV_NVLINK_GET_STATE:
-      return read_link(device, link, &LinkFacts::state, out);
+      return read_fact(&LinkFacts::state);
     case NVML_FI_DEV_NVLINK_GET_VERSION:
-      return read_link(device, link, &LinkFacts::version, out);
+      return read_fact(&LinkFacts::version);
     case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON:
       return read(device, Reading::LINK_MBPS, out);
-    case NVML_FI_DEV_NVLINK_LINK_COUNT: {
-      LinkFacts facts{};
-      for (link = 0; link < MAX_LINKS; ++link) {
-        if (find_link(device, link, &facts) == NVML_SUCCESS) ++*out;
-      }
-      return *out != 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-    }
+    case NVML_FI_DEV_NVLINK_LINK_COUNT:
+      return count_links(device, out, [](const LinkFacts&) { return true; });
+    case NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT:
+      return count_links(device, out, [](const LinkFacts& facts) {
+        return facts.remote_kind == NVML_NVLINK_DEVICE_TYPE_SWITCH;
+      });
     case NVML_FI_DEV_NVLINK_GET_SPEED:
       break;
     default:
       if (!is_speed_of_link(value->fieldId, &link)) return NVML_ERROR_NOT_SUPPORTED;
   }
-  unsigned is_active = 0;
-  if (const nvmlReturn_t bad = read_link(device, link, &LinkFacts::is_active, &is_active)) {
-    return bad;
-  }
-  return is_active != 0 ? read(device, Reading::LINK_MBPS, out) : NVML_SUCCESS;
+  if (const nvmlReturn_t bad = read_fact(&LinkFacts::is_active)) return bad;
+  return *out != 0 ? read(device, Reading::LINK_MBPS, out) : NVML_SUCCESS;
 }
 
 }  // namespace kvgpu::nvml
@@ -178,6 +188,7 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevic
                                                  nvmlGpuTopologyLevel_t* pathInfo) {
   PeerFacts facts{};
   if (const nvmlReturn_t bad = find_peer(device1, device2, pathInfo, &facts)) return bad;
+  if (device1 == device2) return NVML_ERROR_NOT_SUPPORTED;  // driver 580
   *pathInfo = static_cast<nvmlGpuTopologyLevel_t>(facts.ancestor);
   return NVML_SUCCESS;
 }

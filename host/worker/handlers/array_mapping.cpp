@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for arrays that are sparse or mapped later. Everything is looked at before the driver sees
-// it: where a mapping names no memory driver 580 was not seen to return.
+// it: where a mapping names no memory, or memory that has been released, driver 580 crashes.
 #include <array>
 
 #include "generated/handlers.gen.h"
@@ -42,10 +42,9 @@ CUresult find_target(const Session& session, const wire::ArrayMapping& mapping,
              : driver.cuMipmappedArrayGetSparseProperties(&target->tiles, info->resource.mipmap);
 }
 
-// Does [offset, offset + extent) end in the last tile, at most?
-bool fits(uint64_t offset, uint64_t extent, uint64_t length, uint64_t tile) {
-  if (tile == 0 || extent == 0) return false;
-  return offset + extent <= (length + tile - 1) / tile * tile;  // of 32 bits each
+// Driver 580: the last tile is cut where the array ends.
+bool fits(uint64_t offset, uint64_t extent, uint64_t length) {
+  return extent != 0 && offset + extent <= length;  // of 32 bits each
 }
 
 bool is_within(const wire::ArrayMapping& mapping, const Target& target) {
@@ -57,9 +56,9 @@ bool is_within(const wire::ArrayMapping& mapping, const Target& target) {
            mapping.tail_bytes <= tiles.miptailSize - mapping.tail_offset;
   }
   const size_t depth = has_layers || level.Depth == 0 ? 1 : level.Depth;
-  return fits(mapping.offset[0], mapping.extent[0], level.Width, tiles.tileExtent.width) &&
-         fits(mapping.offset[1], mapping.extent[1], level.Height, tiles.tileExtent.height) &&
-         fits(mapping.offset[2], mapping.extent[2], depth, tiles.tileExtent.depth);
+  return fits(mapping.offset[0], mapping.extent[0], level.Width) &&
+         fits(mapping.offset[1], mapping.extent[1], level.Height) &&
+         fits(mapping.offset[2], mapping.extent[2], depth);
 }
 
 CUresult put_part(const wire::ArrayMapping& mapping, const Target& target, CUarrayMapInfo* info) {
@@ -85,9 +84,7 @@ CUresult put_memory(const Session& session, const wire::ArrayMapping& mapping,
   info->memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
   info->memOperationType = static_cast<CUmemOperationType>(mapping.operation);
   info->offset = mapping.memory_offset;
-  if (mapping.operation == CU_MEM_OPERATION_TYPE_UNMAP) {
-    return mapping.memory == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
+  if (mapping.operation == CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_SUCCESS;  // whatever it names
   const auto physical = session.virtual_memory.find(mapping.memory);
   if (mapping.operation != CU_MEM_OPERATION_TYPE_MAP || !physical || physical->is_host()) {
     return CUDA_ERROR_INVALID_VALUE;

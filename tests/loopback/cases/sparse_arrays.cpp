@@ -158,13 +158,25 @@ TEST_CASE("sparse arrays: their tiles and tails, and which arrays there are") {
     CU(cuArray3DGetDescriptor(&of_level, level));
     CHECK(of_level.Flags == d.Flags);
   }
-  for (const CUDA_ARRAY3D_DESCRIPTOR& none :
-       {CUDA_ARRAY3D_DESCRIPTOR{4096, 0, 0, FLOAT, 1, SPARSE},
-        {512, 512, 6, FLOAT, 1, SPARSE | CUDA_ARRAY3D_CUBEMAP},
-        {1024, 1024, 0, FLOAT, 1, SPARSE | CUDA_ARRAY3D_SURFACE_LDST},
-        {1024, 1024, 0, FLOAT, 1, SPARSE | DEFERRED}}) {
-    CHECK(try_array(none) == CUDA_ERROR_INVALID_VALUE);
+  for (const unsigned n_levels : {1u, 2u}) {  // without a tail
+    const Mipmap mipmap({512, 512, 4, FLOAT, 1, SPARSE | CUDA_ARRAY3D_LAYERED}, n_levels);
+    CUDA_ARRAY_SPARSE_PROPERTIES sparse{};
+    CU(cuMipmappedArrayGetSparseProperties(&sparse, mipmap.handle));
+    CHECK(sparse.miptailFirstLevel == n_levels);
+    CHECK(sparse.miptailSize == 0);
   }
+  for (const unsigned with : {CUDA_ARRAY3D_SURFACE_LDST, CUDA_ARRAY3D_DEPTH_TEXTURE,
+                              CUDA_ARRAY3D_COLOR_ATTACHMENT, int{DEFERRED}}) {
+    CHECK(try_array({512, 512, 0, FLOAT, 1, SPARSE | with}) == CUDA_ERROR_INVALID_VALUE);
+  }
+  CHECK(try_array({512, 512, 6, FLOAT, 1, SPARSE | CUDA_ARRAY3D_CUBEMAP}) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(try_array({4096, 0, 0, FLOAT, 1, SPARSE}) == CUDA_ERROR_INVALID_VALUE);
+  const ArrayOf array(FLOAT, 1, 512, 512, 0, SPARSE);
+  const CUDA_RESOURCE_DESC description = resource(array.handle);
+  CUsurfObject surface;
+  CU(cuSurfObjectCreate(&surface, &description));
+  CU(cuSurfObjectDestroy(surface));
 }
 
 TEST_CASE("sparse arrays: tiles are mapped, at several places, and unmapped") {
@@ -247,6 +259,18 @@ TEST_CASE("sparse arrays: levels of a mipmapped one, and its tail") {
   CHECK(try_map(tile_of(gpu, mipmap.level(0), {}, pool)) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("sparse arrays: tiles at the edges are cut") {
+  const Gpu gpu;
+  const TilePool pool(gpu.device);
+  const ArrayOf array(FLOAT, 1, 300, 200, 0, SPARSE);
+  const auto map_to = [&](Corner at, Corner size) {
+    return try_map(tile_of(gpu, array.handle, at, pool, 0, size));
+  };
+  CU_IS(map_to({}, {384, 256, 1}), CUDA_ERROR_INVALID_VALUE);  // whole tiles
+  CU(map_to({}, {300, 200, 1}));
+  CU(map_to({256, 128}, {44, 72, 1}));
+}
+
 TEST_CASE("sparse arrays: a long list") {
   const Gpu gpu;
   const TilePool pool(gpu.device);
@@ -318,6 +342,8 @@ TEST_CASE("sparse arrays: what is no mapping is refused") {
   if (graph != nullptr) CU(cuGraphDestroy(graph));
   CU(cuStreamDestroy(stream));
   CU(try_map(good));
+  info.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+  CU(try_map(info));  // what memory it names does not matter
 }
 
 TEST_CASE("arrays mapped later: what they need, and their memory") {
@@ -334,6 +360,8 @@ TEST_CASE("arrays mapped later: what they need, and their memory") {
       {{256, 256, 128, BYTE, 1, DEFERRED}, 0x800000, 0x930000},
       {{512, 512, 4, FLOAT, 1, DEFERRED | CUDA_ARRAY3D_LAYERED}, 0x400000, 0x560000},
       {{512, 512, 6, FLOAT, 1, DEFERRED | CUDA_ARRAY3D_CUBEMAP}, 0x600000, 0x810000},
+      {{64, 64, 20, FLOAT, 1, DEFERRED}, 0x80000, 0},
+      {{64, 64, 33, FLOAT, 1, DEFERRED}, 0xc0000, 0},
   };
   for (const Row& row : rows) {
     CAPTURE(&row - rows);
@@ -346,7 +374,7 @@ TEST_CASE("arrays mapped later: what they need, and their memory") {
     CHECK(memory.size == row.bytes);
     CHECK(memory.alignment == TILE_BYTES);
     CU(cuMipmappedArrayGetMemoryRequirements(&memory, mipmap.handle, gpu.device));
-    CHECK(memory.size == row.bytes_of_levels);
+    if (row.bytes_of_levels != 0) CHECK(memory.size == row.bytes_of_levels);
     CU_IS(cuArrayGetSparseProperties(&sparse, array.handle), CUDA_ERROR_INVALID_VALUE);
     CU_IS(cuArrayGetMemoryRequirements(&memory, mipmap.level(1), gpu.device),
           CUDA_ERROR_INVALID_VALUE);
@@ -370,8 +398,27 @@ TEST_CASE("arrays mapped later: what they need, and their memory") {
   CHECK(read_array<float>(other.handle) == written);
 }
 
+TEST_CASE(
+    "arrays mapped later, sparse arrays: what they need is asked without context and device") {
+  const Gpu gpu;
+  const ArrayOf later(FLOAT, 1, 64, 64, 0, DEFERRED), sparse(FLOAT, 1, 512, 512, 0, SPARSE);
+  CUDA_ARRAY_MEMORY_REQUIREMENTS memory;
+  CUDA_ARRAY_SPARSE_PROPERTIES tiles;
+  CUcontext context;
+  CU(cuCtxPopCurrent(&context));
+  for (const CUdevice device : {-1, 0, 99}) {
+    CU(cuArrayGetMemoryRequirements(&memory, later.handle, device));
+  }
+  CU(cuArrayGetSparseProperties(&tiles, sparse.handle));
+  CU(cuCtxPushCurrent(context));
+  CU_IS(cuArrayGetMemoryRequirements(&memory, nullptr, gpu.device), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuArrayGetMemoryRequirements(nullptr, later.handle, 0), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuArrayGetSparseProperties(&tiles, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("error: arrays mapped later: a copy from one into which nothing is mapped") {
   const Gpu gpu;
+  TilePool pool(gpu.device);
   const ArrayOf array(FLOAT, 1, 64, 64, 0, DEFERRED);
   std::vector<float> data(64 * 64);
   CUDA_MEMCPY2D copy{};
@@ -383,4 +430,7 @@ TEST_CASE("error: arrays mapped later: a copy from one into which nothing is map
   copy.Height = 64;
   CU_IS(cuMemcpy2D(&copy), CUDA_ERROR_LAUNCH_FAILED);
   CU_IS(cuCtxSynchronize(), CUDA_ERROR_LAUNCH_FAILED);
+  CUDA_ARRAY_MEMORY_REQUIREMENTS memory;
+  CU_IS(cuArrayGetMemoryRequirements(&memory, array.handle, gpu.device), CUDA_ERROR_INVALID_VALUE);
+  pool.release();
 }
