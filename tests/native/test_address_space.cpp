@@ -55,8 +55,8 @@ TEST_CASE("addresses of memory that the driver puts elsewhere are kept") {
 TEST_CASE("addresses at which the program has something are refused and left to it") {
   const uint64_t place = free_place();
   auto* const own = reinterpret_cast<unsigned char*>(place + 4 * MIB);
-  REQUIRE(mmap(own, MIB, PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == own);
+  REQUIRE(mmap(own, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+               -1, 0) == own);
   own[0] = 7;
   CHECK(!keep_for_devices(place, 8 * MIB));
   CHECK(!is_reserved_for_devices(place, 256));

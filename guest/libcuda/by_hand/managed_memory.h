@@ -134,8 +134,9 @@ class ManagedMemory {
   std::condition_variable may_give_;
   bool is_held_ = false;  // work waits until a page has come back
   uint64_t n_given_ = 0;  // times that work was given
-  std::atomic<uint64_t> n_giving_{
-      0};  // up under mutex_, down (release) with the record in the ring
+  // Up under mutex_; down: release by ~Giving(), the record being in the ring; acquire by
+  // is_giving().
+  std::atomic<uint64_t> n_giving_{0};
   Areas areas_;
   std::set<uint64_t> here_;  // areas of which the program has something
 };
