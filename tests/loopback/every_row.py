@@ -59,7 +59,7 @@ BY_TYPE: dict[str, Callable[[Scene], Any]] = {
     "CUgraph": lambda s: s.graph(),
     "CUgraphExec": lambda s: s.graph_exec(),
     "CUgraphNode": lambda _: NODE,
-    "CUgreenCtx": lambda _: made("cuGreenCtxCreate", None, 0, 1),
+    "CUgreenCtx": lambda s: s.green_context(),
     "CUuserObject": lambda _: made("cuUserObjectCreate", None, HOST_FUNCTION, 1, 1),
     "CUgraphNodeParams *": lambda s: s.any_node(),
     "const CUDA_KERNEL_NODE_PARAMS *": lambda s: s.kernel_node(),
@@ -241,6 +241,7 @@ IN_CAPTURE = (
 )
 # What has to have happened before; its records do not count, but for COUNTED.
 BEFORE: dict[str, Callable[[Scene], None]] = {
+    **dict.fromkeys(LAST, Scene.end_green_contexts),
     **dict.fromkeys(
         ("cuStreamSynchronize", "cuStreamQuery", "cuCtxSynchronize", "cuCtxSynchronize_v2"),
         Scene.work,
@@ -261,6 +262,7 @@ COUNTED = {"cuEventQuery", "cuEventSynchronize"}
 AFTER: dict[str, Callable[[Scene], Any]] = {
     **dict.fromkeys(("cuMemHostRegister", "cuMemHostRegister_v2"), Scene.unregister),
     **dict.fromkeys((*BEGIN_CAPTURE, *IN_CAPTURE), Scene.end_capture),
+    "cuGreenCtxCreate": Scene.keep_made_green_context,
 }
 
 

@@ -5,7 +5,7 @@ import ctypes
 import os
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PTX = b""".version 7.0
 .target sm_52
@@ -59,6 +59,8 @@ class Opaque(ctypes.Structure):
 class Scene:
     """Fresh objects for one call."""
 
+    green_contexts: ClassVar[list[Any]] = []  # of all calls
+
     def __init__(self) -> None:
         must("cuInit", 0)
         self.context = made("cuDevicePrimaryCtxRetain", 0)
@@ -84,7 +86,20 @@ class Scene:
         self.work()
         must("cuEventRecord", self.event, self.stream)
 
+    def green_context(self) -> Any:
+        self.green_contexts.append(made("cuGreenCtxCreate", None, 0, 1))
+        return self.green_contexts[-1]
+
+    def keep_made_green_context(self) -> None:
+        self.green_contexts.append(ctypes.c_uint64.from_buffer_copy(self.buffer))
+
+    def end_green_contexts(self) -> None:
+        """They keep the primary one; one of them may have been what was to be destroyed."""
+        while self.green_contexts:
+            cuda.cuGreenCtxDestroy(self.green_contexts.pop())
+
     def forget_context(self) -> None:
+        self.end_green_contexts()
         must("cuDevicePrimaryCtxReset_v2", 0)
 
     def set_block_shape(self) -> None:
