@@ -54,7 +54,7 @@ void Session::fork_child() {
   Trace::begin_anew_in_child();
   Session& session = get();
   // The parent has no session, and no thread that holds our locks to make one: the child may.
-  if (!is_open() && session.n_opening_.load() == 0) return;
+  if (!is_open() && session.n_opening_.load() == 0 && !Trace::is_deciding()) return;
   session.forked_.store(true, std::memory_order_relaxed);
   open_.store(false, std::memory_order_relaxed);
   // Ours only: the parent's connection stays. A child that kept them would hold the parent's

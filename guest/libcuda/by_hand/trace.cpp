@@ -197,6 +197,10 @@ std::string event_of(const FinishedCall& call) {
 }  // namespace
 
 bool Trace::decide() {
+  const struct Deciding {
+    Deciding() { n_deciding_.fetch_add(1, std::memory_order_relaxed); }
+    ~Deciding() { n_deciding_.fetch_sub(1, std::memory_order_relaxed); }
+  } deciding;
   Output& out = output();
   const std::lock_guard lock(out.mutex);
   if (state_.load(std::memory_order_relaxed) != State::UNDECIDED) return !out.has_failed;
@@ -218,6 +222,8 @@ bool Trace::decide() {
 }
 
 void Trace::begin_anew_in_child() {
+  // What that thread of the parent holds it never releases here.
+  if (is_deciding()) state_.store(State::OFF, std::memory_order_relaxed);
   if (!is_on()) return;
   Output& parents = *the_output;
   close(parents.text_fd);
@@ -261,7 +267,7 @@ void Trace::copied(uint64_t len_bytes) {
 }
 
 TracedCall::TracedCall() {
-  (void)Trace::decide();
+  if (!Trace::is_on()) (void)Trace::decide();
   traffic = {};
   begun_ = Clock::now();
 }

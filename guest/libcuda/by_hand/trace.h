@@ -40,12 +40,15 @@ class Trace {
   static void sent(uint32_t len_bytes);
   static void answered(uint32_t len_bytes, uint32_t time);  // as Reply::flags says it
   static void copied(uint64_t len_bytes);
-  /// A forked child writes a file of its own.
+  /// A forked child writes a file of its own. Of one that is forked while a thread decides nothing
+  /// is written, and it must not come near what that thread holds.
   static void begin_anew_in_child();
+  static bool is_deciding() { return n_deciding_.load(std::memory_order_relaxed) != 0; }
 
  private:
   enum class State : uint8_t { UNDECIDED, OFF, ON };
   static inline std::atomic<State> state_{State::UNDECIDED};
+  static inline std::atomic<int> n_deciding_{0};  // threads; for a forked child, which has none
   friend void finish_trace();
 };
 
