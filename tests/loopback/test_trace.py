@@ -151,7 +151,7 @@ def test_sync_gives_host_times_for_all_that_the_host_does(host: Loopback, tmp_pa
 
 
 def test_functions_are_asked_and_set_once(host: Loopback, tmp_path: Path) -> None:
-    """Libraries do both before each launch; who asks the worker waits for all launches before."""
+    """Who asks the worker waits for all the launches before."""
     path = tmp_path / "trace"
     case = case_filter("occupancy: asked again and again, with what is set between")
     host.check(LOOPBACK / "driver_cases", case, KVGPU_TRACE=str(path))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has been asked of the driver and set about a function, and still holds. Libraries do both
-// before each launch, the same each time, and whoever asks the worker waits for all the launches
+// What has been asked of the driver and set about a function, and still holds. Programs do both
+// again and again, the same each time, and whoever asks the worker waits for all the launches
 // before it. Likewise launches of which only the driver can say whether they are valid.
 #pragma once
 
