@@ -16,6 +16,7 @@
 
 #include "address_window.h"
 #include "control.h"
+#include "crash.h"
 #include "driver.h"
 #include "inventory.h"
 #include "jail.h"
@@ -223,6 +224,7 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   // In nanoseconds, of all threads: with the kernel's 50 µs a pause of 20 takes 70.
   (void)prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
   Control::remember_owner();
+  log_crashes();
   confine(options);
   static StreamEnd stream;
   SessionConfig config = options.session;

@@ -8,7 +8,8 @@ bool Pool::submit(std::function<void()> work) {
   if (n_unfinished_ >= MAX_TASKS) return false;
   ++n_unfinished_;
   work_.push_back(std::move(work));
-  if (static_cast<int>(work_.size()) > n_idle_) {
+  if (static_cast<int>(work_.size()) > n_idle_ && n_threads_ < max_threads_) {
+    ++n_threads_;
     // Detached: a session ends by _exit(), never by joining threads that may hang in the driver.
     std::thread(&Pool::run, this).detach();
   } else {

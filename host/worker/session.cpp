@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 
 #include "control.h"
 #include "log.h"
@@ -68,11 +69,20 @@ Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTa
       control(control_),
       config(config_),
       commands_(block_ + COMMAND_RING_OFF, COMMAND_RING_BYTES, &host_page->command_credit),
-      pool_([driver_] { prepare_driver_thread(*driver_); }) {
+      pool_([driver_] { prepare_driver_thread(*driver_); }),
+      linker_([driver_] { prepare_driver_thread(*driver_); }, 1) {
   the_session = this;
   for (int device = 0; device < n_devices; ++device) {
     executors_.push_back(std::make_unique<Executor>(this, device, &pool_));
   }
+}
+
+CUresult Session::link(const std::function<CUresult()>& call) {
+  std::packaged_task<CUresult()> task(call);
+  auto result = task.get_future();
+  // No more of them than there are tasks of the other pool.
+  if (!linker_.submit([&task] { task(); })) return CUDA_ERROR_OUT_OF_MEMORY;
+  return result.get();
 }
 
 CUresult Session::enter(const Context& context) {
@@ -352,16 +362,6 @@ std::vector<uint64_t> Session::device_bytes() const {
 std::pair<uint64_t, uint64_t> Session::memory_and_peak() const {
   const std::lock_guard lock(device_ranges_mutex_);
   return {memory_bytes_, peak_memory_bytes_};
-}
-
-bool Session::is_in_window(uint64_t address, uint64_t len_bytes) const {
-  const auto inside = [&](uint64_t begin, uint64_t end) {
-    return address >= begin && address < end && len_bytes <= end - address;
-  };
-  for (const auto& range : LOW_RANGES) {
-    if (inside(range.begin, range.end)) return true;
-  }
-  return inside(config.window - DEVICE_WINDOW_BYTES, config.window);
 }
 
 uint64_t* Session::progress_word(uint64_t index) const {

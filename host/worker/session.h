@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,7 @@
 #include "links.h"
 #include "output.h"
 #include "poison.h"
+#include "pool.h"
 #include "task.h"
 #include "virtual_memory.h"
 #include "watcher.h"
@@ -157,12 +159,14 @@ class Session {
 
   // Does [address, address + len) lie in the slab or in one extent?
   [[nodiscard]] bool is_session_memory(uint64_t address, uint64_t len_bytes) const;
-  // Does the guest have this device range reserved (PROTOCOL.md §2.2)?
-  [[nodiscard]] bool is_in_window(uint64_t address, uint64_t len_bytes) const;
 
   uint64_t address_of(uint64_t region_off) const { return config.window + region_off; }
   std::byte* slab() const { return block + SLAB_OFF; }
   uint64_t* progress_word(uint64_t index) const;  // null: no such word
+
+  // Driver 580's linker keeps some of its state in the thread: after calls for one link by several
+  // threads its next compilation crashes or hangs. All of them are made by one.
+  CUresult link(const std::function<CUresult()>& call);
 
   // Waits until the executors have done what they had been given when the record was read.
   void wait_for_others(const DeviceSeqs& after) const;
@@ -176,6 +180,7 @@ class Session {
 
   Consumer commands_;
   Pool pool_;
+  Pool linker_;
   std::vector<std::unique_ptr<Executor>> executors_;
   // Of one device all records are executed by the thread that reads them: a hop to another one
   // would cost each launch that is waited for its time, and a second processor.

@@ -13,6 +13,7 @@ import argparse
 import fnmatch
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,14 @@ def keep_logs(folder: Path, sides: Iterable[Side]) -> None:
                     part.unlink()
 
 
+def keep_session_logs(folder: Path) -> None:
+    """Likewise."""
+    with folder.with_suffix(".log").open("w") as merged:
+        for log in sorted(folder.iterdir()):
+            merged.write(f"== {log.name}\n{log.read_text(errors='replace')}")
+    shutil.rmtree(folder)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -182,12 +191,13 @@ def main() -> int:
     if options.driver == "software":
         natively["LD_LIBRARY_PATH"] = str(BUILD / "host/software_gpu")
     begun = time.monotonic()
-    with loopback(driver=options.driver) as host:
+    sessions = options.out.resolve() / "sessions"  # here also when this script is killed
+    with loopback(driver=options.driver, config=f'log_dir = "{sessions}"\n') as host:
         native = Side("native", options.out, natively, None)
         remoted = Side("remoted", options.out, host.environment, host)
         failed = run(native, remoted, names)
-        (options.out / "sessions.log").write_text(host.logs())
     keep_logs(options.out, (native, remoted))
+    keep_session_logs(sessions)
     write_reached(options.out)
     for line in failed:
         print(f"FAILED  {line}")

@@ -53,6 +53,17 @@ def test_worker_killed_is_one_error_for_every_call(host: Loopback) -> None:
     assert "the session has ended" in errors
 
 
+def test_log_says_where_a_worker_crashed(host: Loopback) -> None:
+    process, _ = start(host, "until_error")
+    (worker,) = host.worker_pids()
+    os.kill(worker, signal.SIGSEGV)
+    _, errors = process.communicate(timeout=10)
+    assert "the worker was killed by SIGSEGV" in errors
+    log = host.logs()
+    assert "crash: signal 11" in log
+    assert "kvgpu-worker(" in log.partition("crash: signal 11")[2]
+
+
 def test_idle_session_takes_next_to_no_processor(host: Loopback) -> None:
     process, _ = start(host, "idle")
     (worker,) = host.worker_pids()

