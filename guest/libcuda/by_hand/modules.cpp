@@ -57,7 +57,8 @@ CUresult adopt_global(const Call& call, const Module& module, const wire::Global
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   } else if (!keep_for_devices(global.dptr, global.bytes)) {
-    log(Level::WARNING, "the device address 0x%llx is not free in this process: a variable is refused",
+    log(Level::WARNING,
+        "the device address 0x%llx is not free in this process: a variable is refused",
         static_cast<unsigned long long>(global.dptr));
     return CUDA_ERROR_NOT_SUPPORTED;
   }
