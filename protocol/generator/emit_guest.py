@@ -12,7 +12,7 @@ from kvgpu.protocol.generator.emit import (
     outs,
     to_word,
 )
-from kvgpu.protocol.generator.model import Model, Row, snake_case, symbol_of
+from kvgpu.protocol.generator.model import Model, Param, Row, snake_case, symbol_of
 
 
 def _parameters(row: Row) -> str:
@@ -136,27 +136,25 @@ def plain_cpp(model: Model) -> str:
     return text + "}  // namespace kvgpu::guest\n"
 
 
+# Driver 580 makes a call on one of these in the context that it is of, whichever is current.
+_IN_THEIR_CONTEXT = frozenset({"CUtexref", "CUsurfref"})
+
+
 def _plain(row: Row) -> str:
     body = ""
     for param in outs(row):
         body += f"  if ({param.name} == nullptr) return CUDA_ERROR_INVALID_VALUE;\n"
+    handles = [p for p in ins(row) if p.type in HANDLE_KINDS]
     flags = "CaptureRule::ALLOWED" if row.allowed_in_capture else "CaptureRule::FORBIDDEN"
     if row.context_optional:
         flags += ", nullptr, ContextRule::OPTIONAL"
+    if handles and handles[0].type in _IN_THEIR_CONTEXT:
+        of = handles.pop(0)
+        flags += ", of->context"
+        body += f"  const auto* const of = find({of.name});\n"
+        body += f"  if (of == nullptr) return {no_such_handle(of)};\n"
     body += f"  Call call({flags});\n  if (call.status() != CUDA_SUCCESS) return call.status();\n"
-    for param in ins(row):
-        if param.type in HANDLE_KINDS:
-            kind = HANDLE_KINDS[param.type]
-            body += (
-                f"  if (!is_live(wire::Kind::{kind}, {param.name}))"
-                f" return {no_such_handle(param)};\n"
-            )
-            if kind == "FUNCTION":
-                # The driver may load it now, which may block: that is the description's to do.
-                body += (
-                    f"  if (const CUresult bad = need_description(*find({param.name})))"
-                    " return bad;\n"
-                )
+    body += "".join(map(_check_handle, handles))
     fields = ["call.context()"]
     for param in ins(row):
         if param.type in HANDLE_KINDS:
@@ -184,6 +182,15 @@ def _plain(row: Row) -> str:
     else:
         body += f"  return call.sync(wire::Op::{row.name}, in);\n"
     return f"CUresult {snake_case(row.name)}({_parameters(row)}) {{\n{body}}}\n\n"
+
+
+def _check_handle(param: Param) -> str:
+    kind = HANDLE_KINDS[param.type]
+    text = f"  if (!is_live(wire::Kind::{kind}, {param.name})) return {no_such_handle(param)};\n"
+    if kind == "FUNCTION":
+        # The driver may load it now, which may block: that is the description's to do.
+        text += f"  if (const CUresult bad = need_description(*find({param.name}))) return bad;\n"
+    return text
 
 
 def error_names_h(model: Model) -> str:

@@ -28,7 +28,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from differential.differences import (
-    IMPOSSIBLE,
     UNDEFINED,
     Results,
     differing,
@@ -83,8 +82,8 @@ class Sides:
         for rows in todo:
             left.append([])
             for name, what in rows:
-                said = known.get(name, {}).get(what, IMPOSSIBLE[0])
-                if said.startswith(IMPOSSIBLE) or said in UNDEFINED:
+                said = known.get(name, {}).get(what)
+                if said is None:
                     left[-1].append((name, what))
                 else:
                     self.results["native"].setdefault(name, {})[what] = said
@@ -132,7 +131,7 @@ class Sides:
             for what, said in rows.items():
                 is_unmade = said.startswith("not made") and what == GOOD and not self.software
                 is_known = known.get(name, {}).get(what) == said
-                if (said in UNDEFINED and not is_known) or is_unmade:
+                if (said in UNDEFINED or is_unmade) and not is_known:
                     found.add((name, what))
         return sorted(found)
 

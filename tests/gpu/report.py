@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from differential.differences import Results  # noqa: E402  (needs the path)
+from differential.differences import UNDEFINED, Results  # noqa: E402  (needs the path)
 from differential.processes import merged, read, text_of  # noqa: E402
 from gpu import coverage, random_programs  # noqa: E402
 
@@ -81,22 +81,36 @@ def program_rows(folder: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def recordable(results: Results) -> Results:
-    """Without what may have been the load of the machine."""
+def recordable(path: Path, known: Results) -> Results:
+    """What native calls gave; a crash or a hang, for which others may be to blame, only where a
+    process of its own came to the same.
+    """
+    alone = path.with_name("native.alone.tsv")
+    sure = merged(known, read(alone) if alone.exists() else {})
     return {
-        name: kept
-        for name, rows in results.items()
-        if (kept := {what: said for what, said in rows.items() if said != "hangs"})
+        name: {
+            what: said
+            for what, said in rows.items()
+            if said not in UNDEFINED or sure.get(name, {}).get(what) == said
+        }
+        for name, rows in read(path).items()
     }
+
+
+def merge_bad_calls(run: Path) -> None:
+    """Take over what native bad calls gave."""
+    known = read(BAD_CALLS)
+    gave = [recordable(path, known) for path in sorted(run.glob("errors*/native.tsv"))]
+    if gave:
+        head = f"# {gpu_of(run)}: what native calls gave (tests/gpu/run.sh errors)\n"
+        BAD_CALLS.write_text(head + text_of(merged(known, *gave)))
 
 
 def merge_coverage(folder: Path, commit: str) -> int:
     """Take over what the runs below a folder have reached, and what native bad calls gave."""
     runs = [path.parent for path in folder.rglob("gpu.txt")]
     for run in runs:
-        gave = [recordable(read(path)) for path in sorted(run.glob("errors*/native.tsv"))]
-        if gave:
-            BAD_CALLS.write_text(f"# {gpu_of(run)}\n{text_of(merged(read(BAD_CALLS), *gave))}")
+        merge_bad_calls(run)
     return sum(coverage.merge(run, gpu_of(run), commit) for run in runs)
 
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 from differential.differences import agree, differing, either, known, unexplained
-from differential.errors import share_of
+from differential.errors import Sides, share_of
 from differential.processes import merged
 from differential.prototypes import prototypes
 from differential.rows import AFTER_FAULT, BEFORE_INIT, STATES, batches, functions
+from gpu.report import recordable
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,24 @@ def test_batches_are_the_whole_table() -> None:
 def test_later_answer_counts() -> None:
     first = {"cuInit": {"good": "hangs", "again": "0"}}
     assert merged(first, {"cuInit": {"good": "0"}}) == {"cuInit": {"good": "0", "again": "0"}}
+
+
+def test_known_answer_is_not_asked_for_again(tmp_path: Path) -> None:
+    known = tmp_path / "known.tsv"
+    known.write_text("cuInit\tagain: crashes\tgood: 0\n")
+    options = Namespace(driver="nvidia", limit_s=1.0, known=known)
+    sides = Sides(options, {"native": {}, "remoted": {}})
+    todo = [("cuInit", what) for what in ("good", "again", "Flags=huge")]
+    assert sides.take_known([todo]) == [[("cuInit", "Flags=huge")]]
+    assert sides.results["native"] == {"cuInit": {"good": "0", "again": "crashes"}}
+
+
+def test_crash_is_recorded_where_a_process_of_its_own_came_to_it(tmp_path: Path) -> None:
+    native = tmp_path / "native.tsv"
+    native.write_text("cuInit\tFlags=huge: hangs\tagain: crashes\tgood: 0\n")
+    assert recordable(native, {}) == {"cuInit": {"good": "0"}}
+    (tmp_path / "native.alone.tsv").write_text("cuInit\tagain: crashes\n")
+    assert recordable(native, {}) == {"cuInit": {"good": "0", "again": "crashes"}}
+    assert (
+        recordable(native, {"cuInit": {"Flags=huge": "hangs"}})["cuInit"]["Flags=huge"] == "hangs"
+    )

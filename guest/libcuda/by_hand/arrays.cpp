@@ -67,7 +67,7 @@ CUresult destroy(wire::Op op, Handle handle) {
 
 CUresult get_part(CUarray* part, wire::Op op, Array* whole, unsigned index) {
   if (whole == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const Call call(CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED, whole->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (part == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(whole->mutex);

@@ -297,6 +297,7 @@ CUresult ctx_get_exec_affinity(CUexecAffinityParam* pExecAffinity, CUexecAffinit
 }
 
 CUresult ctx_destroy_v2(CUcontext ctx) {
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = find_itself(ctx);
   const bool is_own = context != nullptr && !context->is_primary && context->primary == nullptr;
   if (!is_own) return CUDA_ERROR_INVALID_CONTEXT;
@@ -311,7 +312,12 @@ CUresult ctx_destroy_v2(CUcontext ctx) {
   if (current_context() == context) pop_context();
   return CUDA_SUCCESS;
 }
-CUresult ctx_destroy(CUcontext ctx) { return ctx_destroy_v2(ctx); }
+// As on driver 580 the first form takes none that is beneath another.
+CUresult ctx_destroy(CUcontext ctx) {
+  const Context* const context = find_itself(ctx);
+  if (context != nullptr && is_beneath(*context)) return CUDA_ERROR_INVALID_CONTEXT;
+  return ctx_destroy_v2(ctx);
+}
 
 CUresult ctx_attach(CUcontext* pctx, unsigned int flags) {
   if (pctx == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;

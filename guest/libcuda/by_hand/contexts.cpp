@@ -2,6 +2,7 @@
 // The thread's context stack and what can be asked of a context.
 #include "contexts.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "call.h"
@@ -37,6 +38,10 @@ uint64_t next_context_id() {
 
 void push_context(Context& context) { context_stack().push_back(&context); }
 void pop_context() { context_stack().pop_back(); }
+bool is_beneath(const Context& context) {
+  const ContextStack& stack = context_stack();
+  return &context != current_itself() && std::ranges::find(stack, &context) != stack.end();
+}
 
 CUresult ctx_get_current(CUcontext* pctx) {
   if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;

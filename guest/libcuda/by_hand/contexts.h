@@ -14,6 +14,8 @@ Context* current_itself();
 CUresult wake_primary(Context& primary);
 void push_context(Context& context);
 void pop_context();
+// In the thread's stack, but not current.
+bool is_beneath(const Context& context);
 
 // Flags of contexts that are passed on.
 inline constexpr unsigned CONTEXT_FLAGS =

@@ -210,7 +210,7 @@ CUresult copy_inferred(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream 
 
 CUresult set(wire::Op op, CUdeviceptr dst, uint32_t value, size_t n, size_t element_bytes,
              CUstream stream, Wait wait_where_asked = Wait::NO) {
-  const Enqueue enqueue(stream, ContextRule::NEEDED);  // as driver 580
+  const Enqueue enqueue(stream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   if (n == 0) return CUDA_SUCCESS;
   if (dst % element_bytes != 0 || n > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;

@@ -12,9 +12,7 @@ CUresult mark_stream(Stream& stream, uint64_t* number);
 
 class Enqueue {
  public:
-  // `rule`: whether a context must be current even where the stream says which is meant.
-  explicit Enqueue(CUstream stream, ContextRule rule = ContextRule::OPTIONAL)
-      : call_(CaptureRule::ALLOWED, rule == ContextRule::NEEDED ? nullptr : context_of(stream)) {
+  explicit Enqueue(CUstream stream) : call_(CaptureRule::ALLOWED, context_of(stream)) {
     if ((status_ = call_.status()) != CUDA_SUCCESS) return;
     stream_ = find_stream(stream, &status_);
     if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);

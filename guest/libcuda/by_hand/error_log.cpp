@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "generated/api.gen.h"
+#include "session.h"
 
 struct CUlogsCallbackEntry_st {
   CUlogsCallback function;
@@ -120,9 +121,9 @@ CUresult logs_dump_to_file(CUlogIterator* iterator, const char* pathToFile, unsi
 
 CUresult logs_dump_to_memory(CUlogIterator* iterator, char* buffer, size_t* size,
                              unsigned int flags) {
-  if (buffer == nullptr || size == nullptr || *size == 0 || flags != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (buffer == nullptr || size == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  // As driver 580: no room is an error since cuInit only.
+  if (*size == 0) return Session::is_open() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   const std::lock_guard lock(mutex);
   std::vector<std::string> found;
   bool has_lost;

@@ -127,6 +127,7 @@ CUresult device_get_default_mem_pool(CUmemoryPool* pool_out, CUdevice dev) {
 CUresult device_get_mem_pool(CUmemoryPool* pool, CUdevice dev) {
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUmemoryPool default_pool;
+  if (!is_device(dev)) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   if (const CUresult bad = device_get_default_mem_pool(&default_pool, dev)) return bad;
   *pool = from_wire<CUmemoryPool>(current_pool(dev));
   return CUDA_SUCCESS;
@@ -135,7 +136,6 @@ CUresult device_get_mem_pool(CUmemoryPool* pool, CUdevice dev) {
 CUresult device_set_mem_pool(CUdevice dev, CUmemoryPool pool) {
   const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   const MemPool* const known = find(pool);
   if (known == nullptr || known->device != dev) return CUDA_ERROR_INVALID_VALUE;
   const wire::DevicePool body{known->handle, static_cast<uint32_t>(dev), 0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texture and surface references, the images of the old API: those that a module names, and those
-// that a program makes. What they are bound to the driver knows.
+// that a program makes. What they are bound to the driver knows. As on driver 580 calls on one are
+// made in the context that it is of.
 #include <cstring>
 
 #include "call.h"
@@ -79,9 +80,10 @@ CUresult tex_ref_create(CUtexref* pTexRef) {
 
 CUresult tex_ref_set_address_v2(size_t* ByteOffset, CUtexref hTexRef, CUdeviceptr dptr,
                                 size_t bytes) {
-  const Call call(CaptureRule::ALLOWED);
+  const Reference* const reference = find(hTexRef);
+  if (reference == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, reference->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const wire::ReferenceAddress body{call.context(), to_wire(hTexRef),      dptr,
                                     bytes,          ByteOffset != nullptr, 0};
   wire::Value64 out;
@@ -92,9 +94,10 @@ CUresult tex_ref_set_address_v2(size_t* ByteOffset, CUtexref hTexRef, CUdevicept
 
 CUresult tex_ref_set_address_2d_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* desc,
                                    CUdeviceptr dptr, size_t Pitch) {
-  const Call call(CaptureRule::ALLOWED);
+  const Reference* const reference = find(hTexRef);
+  if (reference == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, reference->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (desc == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::ReferenceAddress2D body{call.context(),
                                       to_wire(hTexRef),
@@ -111,10 +114,23 @@ CUresult tex_ref_set_address_2d_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR
   return tex_ref_set_address_2d_v3(hTexRef, desc, dptr, Pitch);
 }
 
-CUresult tex_ref_get_format(CUarray_format* pFormat, int* pNumChannels, CUtexref hTexRef) {
-  const Call call(CaptureRule::ALLOWED);
+CUresult tex_ref_get_address_v2(CUdeviceptr* pdptr, CUtexref hTexRef) {
+  const Reference* const reference = find(hTexRef);
+  if (reference == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, reference->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  wire::cuTexRefGetAddress_v2_out out;
+  const wire::cuTexRefGetAddress_v2_in body{call.context(), to_wire(hTexRef)};
+  const CUresult result = call.sync(wire::Op::cuTexRefGetAddress_v2, body, &out);
+  if (result == CUDA_SUCCESS && pdptr != nullptr) *pdptr = out.pdptr;
+  return result;
+}
+
+CUresult tex_ref_get_format(CUarray_format* pFormat, int* pNumChannels, CUtexref hTexRef) {
+  const Reference* const reference = find(hTexRef);
+  if (reference == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, reference->context);
+  if (call.status() != CUDA_SUCCESS) return call.status();
   wire::cuTexRefGetFormat_out out;
   const wire::cuTexRefGetFormat_in body{call.context(), to_wire(hTexRef)};
   const CUresult result = call.sync(wire::Op::cuTexRefGetFormat, body, &out);
@@ -125,9 +141,10 @@ CUresult tex_ref_get_format(CUarray_format* pFormat, int* pNumChannels, CUtexref
 }
 
 CUresult tex_ref_set_border_color(CUtexref hTexRef, float* pBorderColor) {
-  const Call call(CaptureRule::ALLOWED);
+  const Reference* const reference = find(hTexRef);
+  if (reference == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, reference->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   wire::ReferenceColor body{call.context(), to_wire(hTexRef), {}};
   std::memcpy(&body.color, pBorderColor, sizeof body.color);
@@ -135,9 +152,10 @@ CUresult tex_ref_set_border_color(CUtexref hTexRef, float* pBorderColor) {
 }
 
 CUresult tex_ref_get_border_color(float* pBorderColor, CUtexref hTexRef) {
-  const Call call(CaptureRule::ALLOWED);
+  const Reference* const reference = find(hTexRef);
+  if (reference == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Call call(CaptureRule::ALLOWED, reference->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (find(hTexRef) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const wire::ReferenceRef body{call.context(), to_wire(hTexRef)};
   wire::BorderColor out;

@@ -188,26 +188,42 @@ CUresult ipc_get_mem_handle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   return result;
 }
 
-CUresult ipc_open_mem_handle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
+static CUresult open_memory(CUdeviceptr* pdptr, const CUipcMemHandle& handle, unsigned flags,
+                            bool* is_again) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
   const auto token = token_in(handle.reserved);
-  if (pdptr == nullptr || Flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !token) {
+  if (pdptr == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !token) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   wire::OpenedMemory out;
-  const wire::OpenMemory body{call.context(), *token, Flags};
+  const wire::OpenMemory body{call.context(), *token, flags};
   const CUresult bad = call.sync(wire::Op::cuIpcOpenMemHandle_v2, body, &out);
   if (bad != CUDA_SUCCESS) return bad;
-  if (!memory_map().open_again(out.address)) {
+  *is_again = memory_map().open_again(out.address);
+  if (!*is_again) {
     const MemoryRange range{0, 0, MemoryKind::OPENED, &call.context_object()};
     if (const CUresult refused = adopt(call, out, range)) return refused;
   }
   *pdptr = out.address;
   return CUDA_SUCCESS;
 }
+CUresult ipc_open_mem_handle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
+  bool is_again;
+  return open_memory(pdptr, handle, Flags, &is_again);
+}
+// On driver 580 the first form opens nothing twice.
 CUresult ipc_open_mem_handle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
-  return ipc_open_mem_handle_v2(pdptr, handle, Flags);
+  bool is_again;
+  CUdeviceptr address;
+  const CUresult bad = open_memory(pdptr == nullptr ? nullptr : &address, handle, Flags, &is_again);
+  if (bad != CUDA_SUCCESS) return bad;
+  if (is_again) {
+    const CUresult closed = ipc_close_mem_handle(address);
+    return closed != CUDA_SUCCESS ? closed : CUDA_ERROR_ALREADY_MAPPED;
+  }
+  *pdptr = address;
+  return CUDA_SUCCESS;
 }
 
 CUresult ipc_close_mem_handle(CUdeviceptr dptr) {

@@ -146,6 +146,7 @@ CUresult stream_batch_mem_op_v2(CUstream stream, unsigned int count,
 }
 CUresult stream_batch_mem_op(CUstream stream, unsigned int count,
                              CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  if (count > wire::MAX_STREAM_OPERATIONS) return CUDA_ERROR_INVALID_VALUE;
   const CUresult bad = first_form_allowed(stream);
   return bad != CUDA_SUCCESS ? bad : stream_batch_mem_op_v2(stream, count, paramArray, flags);
 }

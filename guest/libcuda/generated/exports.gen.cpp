@@ -247,65 +247,45 @@ EXPORT CUresult CUDAAPI cuLogsRegisterCallback(CUlogsCallback callbackFunc, void
                                                CUlogsCallbackHandle* callback_out) {
   static constinit guest::TracedEntry entry{"cuLogsRegisterCallback", "local",
                                             "callbackFunc userData callback_out"};
-  return guest::answered("cuLogsRegisterCallback", guest::traced(
-                                                       entry,
-                                                       [&] {
-                                                         if (!guest::Session::is_open())
-                                                           return CUDA_ERROR_NOT_INITIALIZED;
-                                                         return guest::logs_register_callback(
-                                                             callbackFunc, userData, callback_out);
-                                                       },
-                                                       callbackFunc, userData, callback_out));
+  return guest::answered(
+      "cuLogsRegisterCallback",
+      guest::traced(
+          entry,
+          [&] { return guest::logs_register_callback(callbackFunc, userData, callback_out); },
+          callbackFunc, userData, callback_out));
 }
 EXPORT CUresult CUDAAPI cuLogsUnregisterCallback(CUlogsCallbackHandle callback) {
   static constinit guest::TracedEntry entry{"cuLogsUnregisterCallback", "local", "callback"};
-  return guest::answered("cuLogsUnregisterCallback",
-                         guest::traced(
-                             entry,
-                             [&] {
-                               if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
-                               return guest::logs_unregister_callback(callback);
-                             },
-                             callback));
+  return guest::answered(
+      "cuLogsUnregisterCallback",
+      guest::traced(entry, [&] { return guest::logs_unregister_callback(callback); }, callback));
 }
 EXPORT CUresult CUDAAPI cuLogsCurrent(CUlogIterator* iterator_out, unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuLogsCurrent", "local", "iterator_out flags"};
-  return guest::answered("cuLogsCurrent", guest::traced(
-                                              entry,
-                                              [&] {
-                                                if (!guest::Session::is_open())
-                                                  return CUDA_ERROR_NOT_INITIALIZED;
-                                                return guest::logs_current(iterator_out, flags);
-                                              },
-                                              iterator_out, flags));
+  return guest::answered(
+      "cuLogsCurrent",
+      guest::traced(
+          entry, [&] { return guest::logs_current(iterator_out, flags); }, iterator_out, flags));
 }
 EXPORT CUresult CUDAAPI cuLogsDumpToFile(CUlogIterator* iterator, const char* pathToFile,
                                          unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuLogsDumpToFile", "local",
                                             "iterator pathToFile flags"};
-  return guest::answered("cuLogsDumpToFile", guest::traced(
-                                                 entry,
-                                                 [&] {
-                                                   if (!guest::Session::is_open())
-                                                     return CUDA_ERROR_NOT_INITIALIZED;
-                                                   return guest::logs_dump_to_file(
-                                                       iterator, pathToFile, flags);
-                                                 },
-                                                 iterator, pathToFile, flags));
+  return guest::answered(
+      "cuLogsDumpToFile",
+      guest::traced(
+          entry, [&] { return guest::logs_dump_to_file(iterator, pathToFile, flags); }, iterator,
+          pathToFile, flags));
 }
 EXPORT CUresult CUDAAPI cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size,
                                            unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuLogsDumpToMemory", "local",
                                             "iterator buffer size flags"};
-  return guest::answered("cuLogsDumpToMemory", guest::traced(
-                                                   entry,
-                                                   [&] {
-                                                     if (!guest::Session::is_open())
-                                                       return CUDA_ERROR_NOT_INITIALIZED;
-                                                     return guest::logs_dump_to_memory(
-                                                         iterator, buffer, size, flags);
-                                                   },
-                                                   iterator, buffer, size, flags));
+  return guest::answered(
+      "cuLogsDumpToMemory",
+      guest::traced(
+          entry, [&] { return guest::logs_dump_to_memory(iterator, buffer, size, flags); },
+          iterator, buffer, size, flags));
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxRetain", "sync", "pctx dev"};

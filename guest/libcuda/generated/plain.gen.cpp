@@ -314,9 +314,10 @@ CUresult device_get_texture_1d_linear_max_width(size_t* maxWidthInElements, CUar
 }
 
 CUresult tex_ref_destroy(CUtexref hTexRef) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefDestroy_in in{call.context(), to_wire(hTexRef)};
   const CUresult result = call.sync(wire::Op::cuTexRefDestroy, in);
   if (result == CUDA_SUCCESS) forget(to_wire(hTexRef));
@@ -324,9 +325,10 @@ CUresult tex_ref_destroy(CUtexref hTexRef) {
 }
 
 CUresult tex_ref_set_array(CUtexref hTexRef, CUarray hArray, unsigned int Flags) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_live(wire::Kind::ARRAY, hArray)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetArray_in in{call.context(), to_wire(hTexRef), to_wire(hArray),
                                      static_cast<uint64_t>(Flags)};
@@ -335,9 +337,10 @@ CUresult tex_ref_set_array(CUtexref hTexRef, CUarray hArray, unsigned int Flags)
 
 CUresult tex_ref_set_mipmapped_array(CUtexref hTexRef, CUmipmappedArray hMipmappedArray,
                                      unsigned int Flags) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_live(wire::Kind::ARRAY, hMipmappedArray)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmappedArray_in in{
       call.context(), to_wire(hTexRef), to_wire(hMipmappedArray), static_cast<uint64_t>(Flags)};
@@ -345,45 +348,50 @@ CUresult tex_ref_set_mipmapped_array(CUtexref hTexRef, CUmipmappedArray hMipmapp
 }
 
 CUresult tex_ref_set_format(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetFormat_in in{call.context(), to_wire(hTexRef), static_cast<uint64_t>(fmt),
                                       static_cast<uint64_t>(NumPackedComponents)};
   return call.sync(wire::Op::cuTexRefSetFormat, in);
 }
 
 CUresult tex_ref_set_address_mode(CUtexref hTexRef, int dim, CUaddress_mode am) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetAddressMode_in in{call.context(), to_wire(hTexRef),
                                            static_cast<uint64_t>(dim), static_cast<uint64_t>(am)};
   return call.sync(wire::Op::cuTexRefSetAddressMode, in);
 }
 
 CUresult tex_ref_set_filter_mode(CUtexref hTexRef, CUfilter_mode fm) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetFilterMode_in in{call.context(), to_wire(hTexRef),
                                           static_cast<uint64_t>(fm)};
   return call.sync(wire::Op::cuTexRefSetFilterMode, in);
 }
 
 CUresult tex_ref_set_mipmap_filter_mode(CUtexref hTexRef, CUfilter_mode fm) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmapFilterMode_in in{call.context(), to_wire(hTexRef),
                                                 static_cast<uint64_t>(fm)};
   return call.sync(wire::Op::cuTexRefSetMipmapFilterMode, in);
 }
 
 CUresult tex_ref_set_mipmap_level_bias(CUtexref hTexRef, float bias) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmapLevelBias_in in{call.context(), to_wire(hTexRef),
                                                std::bit_cast<uint32_t>(bias)};
   return call.sync(wire::Op::cuTexRefSetMipmapLevelBias, in);
@@ -391,9 +399,10 @@ CUresult tex_ref_set_mipmap_level_bias(CUtexref hTexRef, float bias) {
 
 CUresult tex_ref_set_mipmap_level_clamp(CUtexref hTexRef, float minMipmapLevelClamp,
                                         float maxMipmapLevelClamp) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMipmapLevelClamp_in in{call.context(), to_wire(hTexRef),
                                                 std::bit_cast<uint32_t>(minMipmapLevelClamp),
                                                 std::bit_cast<uint32_t>(maxMipmapLevelClamp)};
@@ -401,41 +410,31 @@ CUresult tex_ref_set_mipmap_level_clamp(CUtexref hTexRef, float minMipmapLevelCl
 }
 
 CUresult tex_ref_set_max_anisotropy(CUtexref hTexRef, unsigned int maxAniso) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetMaxAnisotropy_in in{call.context(), to_wire(hTexRef),
                                              static_cast<uint64_t>(maxAniso)};
   return call.sync(wire::Op::cuTexRefSetMaxAnisotropy, in);
 }
 
 CUresult tex_ref_set_flags(CUtexref hTexRef, unsigned int Flags) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefSetFlags_in in{call.context(), to_wire(hTexRef),
                                      static_cast<uint64_t>(Flags)};
   return call.sync(wire::Op::cuTexRefSetFlags, in);
 }
 
-CUresult tex_ref_get_address_v2(CUdeviceptr* pdptr, CUtexref hTexRef) {
-  if (pdptr == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
-  const wire::cuTexRefGetAddress_v2_in in{call.context(), to_wire(hTexRef)};
-  wire::cuTexRefGetAddress_v2_out out;
-  const CUresult result = call.sync(wire::Op::cuTexRefGetAddress_v2, in, &out);
-  if (result != CUDA_SUCCESS) return result;
-  *pdptr = static_cast<CUdeviceptr>(out.pdptr);
-  return CUDA_SUCCESS;
-}
-
 CUresult tex_ref_get_array(CUarray* phArray, CUtexref hTexRef) {
   if (phArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetArray_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetArray_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetArray, in, &out);
@@ -447,9 +446,10 @@ CUresult tex_ref_get_array(CUarray* phArray, CUtexref hTexRef) {
 
 CUresult tex_ref_get_mipmapped_array(CUmipmappedArray* phMipmappedArray, CUtexref hTexRef) {
   if (phMipmappedArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmappedArray_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmappedArray_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmappedArray, in, &out);
@@ -461,9 +461,10 @@ CUresult tex_ref_get_mipmapped_array(CUmipmappedArray* phMipmappedArray, CUtexre
 
 CUresult tex_ref_get_address_mode(CUaddress_mode* pam, CUtexref hTexRef, int dim) {
   if (pam == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetAddressMode_in in{call.context(), to_wire(hTexRef),
                                            static_cast<uint64_t>(dim)};
   wire::cuTexRefGetAddressMode_out out;
@@ -475,9 +476,10 @@ CUresult tex_ref_get_address_mode(CUaddress_mode* pam, CUtexref hTexRef, int dim
 
 CUresult tex_ref_get_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef) {
   if (pfm == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetFilterMode_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetFilterMode_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetFilterMode, in, &out);
@@ -488,9 +490,10 @@ CUresult tex_ref_get_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef) {
 
 CUresult tex_ref_get_mipmap_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef) {
   if (pfm == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmapFilterMode_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmapFilterMode_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmapFilterMode, in, &out);
@@ -501,9 +504,10 @@ CUresult tex_ref_get_mipmap_filter_mode(CUfilter_mode* pfm, CUtexref hTexRef) {
 
 CUresult tex_ref_get_mipmap_level_bias(float* pbias, CUtexref hTexRef) {
   if (pbias == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmapLevelBias_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmapLevelBias_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmapLevelBias, in, &out);
@@ -516,9 +520,10 @@ CUresult tex_ref_get_mipmap_level_clamp(float* pminMipmapLevelClamp, float* pmax
                                         CUtexref hTexRef) {
   if (pminMipmapLevelClamp == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (pmaxMipmapLevelClamp == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMipmapLevelClamp_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMipmapLevelClamp_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMipmapLevelClamp, in, &out);
@@ -530,9 +535,10 @@ CUresult tex_ref_get_mipmap_level_clamp(float* pminMipmapLevelClamp, float* pmax
 
 CUresult tex_ref_get_max_anisotropy(int* pmaxAniso, CUtexref hTexRef) {
   if (pmaxAniso == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetMaxAnisotropy_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetMaxAnisotropy_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetMaxAnisotropy, in, &out);
@@ -543,9 +549,10 @@ CUresult tex_ref_get_max_anisotropy(int* pmaxAniso, CUtexref hTexRef) {
 
 CUresult tex_ref_get_flags(unsigned int* pFlags, CUtexref hTexRef) {
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hTexRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hTexRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuTexRefGetFlags_in in{call.context(), to_wire(hTexRef)};
   wire::cuTexRefGetFlags_out out;
   const CUresult result = call.sync(wire::Op::cuTexRefGetFlags, in, &out);
@@ -555,9 +562,10 @@ CUresult tex_ref_get_flags(unsigned int* pFlags, CUtexref hTexRef) {
 }
 
 CUresult surf_ref_set_array(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags) {
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hSurfRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hSurfRef)) return CUDA_ERROR_INVALID_HANDLE;
   if (!is_live(wire::Kind::ARRAY, hArray)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuSurfRefSetArray_in in{call.context(), to_wire(hSurfRef), to_wire(hArray),
                                       static_cast<uint64_t>(Flags)};
@@ -566,9 +574,10 @@ CUresult surf_ref_set_array(CUsurfref hSurfRef, CUarray hArray, unsigned int Fla
 
 CUresult surf_ref_get_array(CUarray* phArray, CUsurfref hSurfRef) {
   if (phArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Call call(CaptureRule::ALLOWED);
+  const auto* const of = find(hSurfRef);
+  if (of == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Call call(CaptureRule::ALLOWED, of->context);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::REFERENCE, hSurfRef)) return CUDA_ERROR_INVALID_HANDLE;
   const wire::cuSurfRefGetArray_in in{call.context(), to_wire(hSurfRef)};
   wire::cuSurfRefGetArray_out out;
   const CUresult result = call.sync(wire::Op::cuSurfRefGetArray, in, &out);

@@ -192,6 +192,7 @@ const Rule RULES[] = {
     RULE(UNSAFE, cuStreamGetId(t.capturing, &t.id)),
     RULE(ALLOWED, cuStreamWriteValue32(t.other, t.dptr, 1, 0)),
     RULE(UNSAFE, cuMemHostUnregister(t.registered)),
+    RULE(UNSAFE, cuPointerSetAttribute(&t.number, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, t.dptr)),
     RULE(ALLOWED, cuLinkCreate(0, nullptr, nullptr, &t.link)),
 };
 // clang-format on

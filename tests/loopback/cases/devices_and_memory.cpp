@@ -10,6 +10,14 @@
 TEST_CASE("initialisation: errors before cuInit, then it works") {
   int count = 0;
   CU_IS(cuDeviceGetCount(&count), CUDA_ERROR_NOT_INITIALIZED);
+  CUlogIterator here = 0;
+  char text[16];
+  CU(cuLogsCurrent(&here, 0));
+  for (const size_t room : {sizeof text, size_t{0}}) {
+    size_t n_bytes = room;
+    CU(cuLogsDumpToMemory(&here, text, &n_bytes, 0));
+    CHECK(n_bytes == 0);
+  }
   const char* name = nullptr;
   CU(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &name));
   CHECK(std::string(name) == "CUDA_ERROR_OUT_OF_MEMORY");

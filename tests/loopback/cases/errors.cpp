@@ -87,7 +87,7 @@ TEST_CASE("error: after a fault questions about what is in the context answer wi
         CUDA_SUCCESS);
 }
 
-TEST_CASE("found: functions, arrays and nodes need no current context") {
+TEST_CASE("found: functions, arrays, nodes and sets need no current context") {
   const Gpu gpu;
   const Ints data(4);
   const CUfunction function = gpu.function("add_one");
@@ -102,6 +102,8 @@ TEST_CASE("found: functions, arrays and nodes need no current context") {
   CU(cuGraphCreate(&graph, 0));
   const CUDA_MEMSET_NODE_PARAMS fill{data.dptr, 0, 7, 4, 4, 1};
   CU(cuGraphAddMemsetNode(&set, graph, nullptr, 0, &fill, gpu.context));
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 
   without_context([&] {
     constexpr auto SHARED = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -112,7 +114,11 @@ TEST_CASE("found: functions, arrays and nodes need no current context") {
     CU_IS(cuKernelSetAttribute(SHARED, 1024, kernel, gpu.device), CUDA_SUCCESS);
     CU_IS(cuKernelSetAttribute(SHARED, 1024, kernel, 99), CUDA_ERROR_INVALID_DEVICE);
     CU_IS(cuKernelGetFunction(&same, kernel), CUDA_ERROR_INVALID_CONTEXT);
+    CUarray level = nullptr;
+    CU_IS(cuMipmappedArrayGetLevel(&level, mipmap, 0), CUDA_SUCCESS);
     CU_IS(cuMipmappedArrayDestroy(mipmap), CUDA_SUCCESS);
+    CU_IS(cuMemsetD8Async(data.dptr, 1, 16, stream), CUDA_SUCCESS);
+    CU_IS(cuMemsetD32(data.dptr, 1, 4), CUDA_ERROR_INVALID_CONTEXT);
     CUgraphNode node = nullptr;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
     alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -122,6 +128,9 @@ TEST_CASE("found: functions, arrays and nodes need no current context") {
     CU_IS(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &alloc), CUDA_SUCCESS);
     CU_IS(cuGraphAddMemFreeNode(&node, graph, &node, 1, alloc.dptr), CUDA_SUCCESS);
   });
+  CU(cuStreamSynchronize(stream));
+  CHECK(data.read() == std::vector<int>(4, 0x01010101));
+  CU(cuStreamDestroy(stream));
   CU(cuGraphDestroy(graph));
   CU(cuLibraryUnload(library));
 }

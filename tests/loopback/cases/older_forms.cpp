@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forms of CUDA before 3.2: a program that finds them by their names gets an error, and nothing
 // is done. And what is switched on and off, or registered, without an effect to be seen.
-#include <dlfcn.h>
-
 #include <string>
 
+#include "graph_support.h"
 #include "profiler.h"
 #include "support.h"
 
@@ -51,11 +50,10 @@ const char* const OLDER_FORMS[] = {
 
 // Zeroes all around what the driver may take for an object: it answers by what it finds there.
 CUresult call_older(const std::string& name) {
-  void* const function = dlsym(RTLD_DEFAULT, name.c_str());
-  REQUIRE_MESSAGE(function != nullptr, name);
+  const auto function = first_form<OlderForm>(name.c_str());
   std::vector<unsigned> zeroes(1 << 16);
   void* const middle = &zeroes[zeroes.size() / 2];
-  return reinterpret_cast<OlderForm>(function)(middle, middle, middle, middle, middle, middle);
+  return function(middle, middle, middle, middle, middle, middle);
 }
 
 }  // namespace
@@ -68,12 +66,32 @@ TEST_CASE("older forms: a context of today does not take 32-bit addresses and si
   }
   unsigned free = ~0u, total = ~0u;
   using GetInfo = CUresult (*)(unsigned*, unsigned*);
-  const auto get_info = reinterpret_cast<GetInfo>(dlsym(RTLD_DEFAULT, "cuMemGetInfo"));
+  const auto get_info = first_form<GetInfo>("cuMemGetInfo");
   CU_IS(get_info(&free, &total), CUDA_ERROR_INVALID_CONTEXT);
   CU_IS(call_older("cuModuleGetGlobal"), CUDA_ERROR_INVALID_HANDLE);  // the zeroes are no module
   using GetGlobal = CUresult (*)(unsigned*, unsigned*, CUmodule, const char*);
-  const auto get_global = reinterpret_cast<GetGlobal>(dlsym(RTLD_DEFAULT, "cuModuleGetGlobal"));
+  const auto get_global = first_form<GetGlobal>("cuModuleGetGlobal");
   CU_IS(get_global(&free, &total, gpu.module, "counter"), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("older forms: a context that is beneath another is not destroyed") {
+  const Gpu gpu;
+  const auto destroy = first_form<decltype(&cuCtxDestroy)>("cuCtxDestroy");
+  CUcontext first = nullptr, second = nullptr;
+  CU(cuCtxCreate(&first, nullptr, 0, gpu.device));
+  CU(cuCtxCreate(&second, nullptr, 0, gpu.device));
+  CU_IS(destroy(nullptr), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(destroy(first), CUDA_ERROR_INVALID_CONTEXT);
+  CU(destroy(second));
+  CU(destroy(first));
+}
+
+TEST_CASE("older forms: a batch of more operations than there may be") {
+  const Gpu gpu;
+  const Stream stream;
+  const auto batch = first_form<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+  CUstreamBatchMemOpParams operation{};
+  CU_IS(batch(stream.handle, ~0u, &operation, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("profiler: its switches work where there is none, in any order") {

@@ -184,6 +184,8 @@ TEST_CASE("other process: memory and an event" * doctest::skip()) {
   CU(cuIpcOpenMemHandle(&data, memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   CU(cuIpcOpenMemHandle(&again, memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   CHECK(again == data);
+  const auto open_once = first_form<decltype(&cuIpcOpenMemHandle)>("cuIpcOpenMemHandle");
+  CU_IS(open_once(&again, memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_ALREADY_MAPPED);
   CU(cuIpcOpenEventHandle(&event, event_handle));
   CUstream stream;
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

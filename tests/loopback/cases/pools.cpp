@@ -85,6 +85,8 @@ TEST_CASE("pool: default and current pool of a device") {
   CHECK(current == by_default);
   const CUmemoryPool mine = make_pool(gpu.device);
   CHECK(mine != by_default);
+  CU_IS(cuDeviceSetMemPool(1000, mine), CUDA_ERROR_INVALID_VALUE);
+  CU_IS(cuDeviceGetMemPool(&current, 1000), CUDA_ERROR_INVALID_VALUE);
   CU(cuDeviceSetMemPool(gpu.device, mine));
   CU(cuDeviceGetMemPool(&current, gpu.device));
   CHECK(current == mine);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -53,5 +54,13 @@ class Gate {
 
 void launch(CUfunction function, CUstream stream, std::vector<void*> params, unsigned threads = 1);
 void add_one(const Gpu& gpu, const Ints& data, CUstream stream);
+
+// The function of exactly this name, where cuda.h means a later form by it.
+template <typename Function>
+Function first_form(const char* name) {
+  void* const function = dlsym(RTLD_DEFAULT, name);
+  REQUIRE_MESSAGE(function != nullptr, name);
+  return reinterpret_cast<Function>(function);
+}
 
 double seconds(const std::function<void()>& body);

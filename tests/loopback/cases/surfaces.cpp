@@ -195,6 +195,7 @@ TEST_CASE("references: textures and surfaces that a module names") {
   CU(cuTexRefGetAddressMode(&mode, picture, 1));
   CHECK(mode == CU_TR_ADDRESS_MODE_CLAMP);
   CU(cuTexRefGetAddress(&pointer, table));
+  CU(cuTexRefGetAddress(nullptr, table));
   CHECK(pointer == ints.dptr);
   CU(cuTexRefGetFlags(&flags, table));
   CHECK(flags == CU_TRSF_READ_AS_INTEGER);
@@ -202,5 +203,42 @@ TEST_CASE("references: textures and surfaces that a module names") {
   CHECK(array == line.handle);
   CU(cuTexRefCreate(&other));
   CU(cuTexRefDestroy(other));
+  CU(cuModuleUnload(module));
+}
+
+TEST_CASE("references: what is asked of one needs no current context") {
+  const Gpu gpu;
+  CUmodule module;
+  CU(cuModuleLoadData(&module, REFERENCES));
+  CUtexref reference;
+  CUsurfref canvas;
+  CU(cuTexRefCreate(&reference));
+  CU(cuModuleGetSurfRef(&canvas, module, "canvas"));
+  const ArrayOf line(INT, 1, 4, 0, 0, CUDA_ARRAY3D_SURFACE_LDST);
+  const Ints ints(8);
+  CUcontext context;
+  CU(cuCtxPopCurrent(&context));
+  CUarray array;
+  CUarray_format format;
+  CUdeviceptr pointer;
+  int n_channels;
+  size_t offset;
+  float color[4] = {1, 0, 0, 1};
+  CU(cuTexRefSetArray(reference, line.handle, CU_TRSA_OVERRIDE_FORMAT));
+  CU(cuTexRefGetArray(&array, reference));
+  CHECK(array == line.handle);
+  CU(cuTexRefGetFormat(&format, &n_channels, reference));
+  CHECK(format == INT);
+  CU(cuTexRefSetBorderColor(reference, color));
+  CU(cuTexRefGetBorderColor(color, reference));
+  CU(cuTexRefSetAddress(&offset, reference, ints.dptr, 32));
+  CU(cuTexRefGetAddress(&pointer, reference));
+  CHECK(pointer == ints.dptr);
+  CU(cuSurfRefSetArray(canvas, line.handle, 0));
+  CU(cuSurfRefGetArray(&array, canvas));
+  CHECK(array == line.handle);
+  CU(cuTexRefDestroy(reference));
+  CU_IS(cuTexRefCreate(&reference), CUDA_ERROR_INVALID_CONTEXT);
+  CU(cuCtxSetCurrent(context));
   CU(cuModuleUnload(module));
 }
