@@ -128,7 +128,7 @@ CUresult graph_node_get_dependencies(CUgraphNode hNode, CUgraphNode* dependencie
 }
 CUresult graph_node_get_dependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
                                         CUgraphEdgeData* edgeData, size_t* numDependencies) {
-  // CUDA 13.0 cuda.h. Driver 580 does not ask it of dependent nodes.
+  // CUDA 13.0 cuda.h. Driver 580 does not always refuse it of dependent nodes.
   if (dependencies == nullptr && edgeData != nullptr) return CUDA_ERROR_INVALID_VALUE;
   return give_of_node(hNode, GraphListOf::DEPENDENCIES,
                       {dependencies, nullptr, edgeData, numDependencies});

@@ -198,10 +198,10 @@ CUresult pointer_get_attributes(unsigned int numAttributes, CUpointer_attribute*
 
 CUresult pointer_set_attribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = unsafe_call_allowed()) return bad;
   const auto range = memory_map().find(ptr);
   // CUDA 13.0 cuda.h: the only one that can be set.
   if (!range || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = unsafe_call_allowed()) return bad;
   memory_map().set_sync_memops(ptr, *static_cast<const unsigned*>(value) != 0);
   return CUDA_SUCCESS;
 }
