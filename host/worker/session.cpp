@@ -78,10 +78,11 @@ Session::Session(const SessionConfig& config_, std::byte* block_, const DriverTa
 }
 
 CUresult Session::link(const std::function<CUresult()>& call) {
-  std::packaged_task<CUresult()> task(call);
-  auto result = task.get_future();
+  // The linker's: it is still within it when the result is there.
+  const auto task = std::make_shared<std::packaged_task<CUresult()>>(call);
+  auto result = task->get_future();
   // No more of them than there are tasks of the other pool.
-  if (!linker_.submit([&task] { task(); })) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!linker_.submit([task] { (*task)(); })) return CUDA_ERROR_OUT_OF_MEMORY;
   return result.get();
 }
 

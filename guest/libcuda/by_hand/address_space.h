@@ -13,8 +13,8 @@ uint64_t reserve_address_space();
 // Is the range inside of what was reserved for device memory?
 bool is_reserved_for_devices(uint64_t address, uint64_t len_bytes);
 
-// The same of memory that the driver has just allocated. Where it has left those ranges, as it
-// seems to with the pools of a process that has made a hundred contexts: keeps the addresses free
+// The same of memory that the driver has just allocated. Where it has left those ranges, as it does
+// with the fifth pool of a process (280 GiB of addresses each on an H200): keeps the addresses free
 // here from now on, for the driver gives them again. False: something else is there.
 [[nodiscard]] bool keep_for_devices(uint64_t address, uint64_t len_bytes);
 

@@ -76,9 +76,9 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
   const bool is_given = data != nullptr && (len > 0 || function.param_bytes == 0);
   if (!is_given && (len > 0 || function.param_bytes > 0)) return CUDA_ERROR_INVALID_VALUE;
   if (len > wire::MAX_PARAM_BYTES) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  // A word that the buffer ends in is read whole, as driver 580 does for most kernels; what a
-  // shorter one does not give is zero (NCCL gives what it needs). Whether more than the kernel
-  // takes is padding is for the driver to say.
+  // A word that the buffer ends in is read whole, as driver 580 was seen to do, though not for
+  // every kernel; what a shorter one does not give is zero (NCCL gives what it needs). Whether more
+  // than the kernel takes is padding is for the driver to say.
   for (const wire::ParamInfo& param : function.params) {
     const bool is_word = param.bytes <= sizeof(uint64_t);
     if (is_word && param.offset < len) len = std::max<size_t>(len, param.offset + param.bytes);
