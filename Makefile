@@ -192,7 +192,7 @@ bench-report: $(STAMPS)/bench-venv  ## one table and picture of what several cal
 	$(BENCH) benchmarks.report $(ARGS) build/bench $(FILES)
 
 .PHONY: bench-cpu
-bench-cpu: build-release  ## instructions of a launch in ring, guest and worker, beside what they were (ARGS=--record)
+bench-cpu: build-release  ## instructions of a launch in ring, guest and worker, of a small copy, beside what they were (ARGS=--record)
 	$(BENCH) benchmarks.instructions $(ARGS)
 
 $(STAMPS)/bench-venv: benchmarks/requirements.lock | setup

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that a launch costs: in the ring, in the guest's library, in the worker.
+"""Instructions that a launch costs: in the ring, in the guest's library, in the worker; and a copy.
 
 Counted by callgrind, so that what else runs on the machine does not matter; against a driver that
 does nothing. Exit status 1 where a count is no longer the one of instructions.toml.
@@ -30,7 +30,7 @@ PROFILED = re.compile(r"^ *([\d,]+) \([^)]*\)  [^:\n]+:(.+?)(?: \[[^]]*\])?$", r
 ARGUMENTS = re.compile(r"\((?!anonymous).*|<.*")
 N_PROFILED = 25
 COLLECTED = re.compile(r"Collected : (\d+)")
-LAUNCHED = re.compile(r"^launched (\d+)", re.MULTILINE)
+CALLED = re.compile(r"^counted (\d+)", re.MULTILINE)
 # Of one device the thread that reads a record executes it; it waits elsewhere.
 WORKER_FUNCTIONS = ("kvgpu::worker::Session::handle_record*",)
 # valgrind knows no limit below the hard one, which the worker sets for itself (jail.h).
@@ -74,48 +74,53 @@ def ring(folder: Path) -> float:
     return (counts[1] - counts[0]) / N_RING
 
 
-def launches(folder: Path, of_worker: bool) -> float:
-    """Of one launch, in the guest's library or in the worker."""
-    log = folder / ("worker" if of_worker else "guest")
+def calls(folder: Path, name: str, subject: str, function: str = "") -> float:
+    """Of one call: in `function` of the guest's library, without one in the worker."""
+    log = folder / name
     worker = BUILD / "host/worker/kvgpu-worker"
-    program = [str(DRIVER_PROGRAMS / "bench_driver"), "counted"]
-    if of_worker:
+    program = [str(DRIVER_PROGRAMS / "bench_driver"), subject]
+    if not function:
         script = folder / "worker.sh"
         valgrind = " ".join(f"'{word}'" for word in callgrind(log, WORKER_FUNCTIONS))
         script.write_text(WORKER_SCRIPT.format(worker=worker, valgrind=valgrind))
         script.chmod(0o755)
         worker = script
     else:
-        program = [*callgrind(log, ("cuLaunchKernel",)), *program]
+        program = [*callgrind(log, (function,)), *program]
     driver = str(DRIVER_PROGRAMS / "libnull_driver.so")
     # A jail would keep valgrind from its own files.
     none_waits = "prestarted_workers = 0\n"
     with loopback(driver, jail=False, config=none_waits, KVGPU_WORKER=str(worker)) as host:
         output = run(host.command(*program), host.environment)
         eventually(lambda: log.exists() and COLLECTED.search(log.read_text()), LIMIT_S)
-    launched = LAUNCHED.search(output)
-    if launched is None:
-        raise SystemExit(f"instructions: {program[-1]} launched nothing\n{output}")
-    return collected(log) / int(launched[1])
+    called = CALLED.search(output)
+    if called is None:
+        raise SystemExit(f"instructions: {program[-1]} called nothing\n{output}")
+    return collected(log) / int(called[1])
 
 
 def count(folder: Path) -> dict[str, float]:
     return {
         "ring": ring(folder),
-        "guest_launch": launches(folder, of_worker=False),
-        "worker_launch": launches(folder, of_worker=True),
+        "guest_launch": calls(folder, "guest", "counted", "cuLaunchKernel"),
+        "worker_launch": calls(folder, "worker", "counted"),
+        "guest_copy": calls(folder, "copy", "counted_copies", "cuMemcpyHtoD_v2"),
     }
 
 
 def profile(folder: Path, counts: Mapping[str, float]) -> None:
-    """Print the share of each function in a launch, the largest first."""
-    for name in ("guest", "worker"):
+    """Print the share of each function in a call, the largest first."""
+    for name, counted in (
+        ("guest", "guest_launch"),
+        ("worker", "worker_launch"),
+        ("copy", "guest_copy"),
+    ):
         listed = run(["callgrind_annotate", "--auto=no", "--threshold=100", f"{folder / name}.out"])
         of_functions: Counter[str] = Counter()
         for number, function in PROFILED.findall(listed):
             of_functions[ARGUMENTS.sub("", function)] += int(number.replace(",", ""))
-        n = sum(of_functions.values()) / counts[f"{name}_launch"]
-        print(f"{name}: instructions of a launch, by function")
+        n = sum(of_functions.values()) / counts[counted]
+        print(f"{counted}: by function")
         for function, number in of_functions.most_common(N_PROFILED):
             print(f"  {number / n:6.0f}  {function}")
 

@@ -86,6 +86,7 @@ void graphs(const Gpu& gpu, Effort effort);
 void threads(const Gpu& gpu, Effort effort);
 void records(const Gpu& gpu, Effort effort);
 void counted(const Gpu& gpu, Effort effort);
+void counted_copies(const Gpu& gpu, Effort effort);
 void busy(const Gpu& gpu, Effort effort);
 void checked(const Gpu& gpu, Effort effort);
 

@@ -54,6 +54,16 @@ void small_copies(const Gpu&, Effort effort) {
   }
 }
 
+// As counted() launches, with pieces of the slab that the GPU has not given back yet.
+void counted_copies(const Gpu&, Effort) {
+  constexpr int N_BATCHES = 20, IN_STREAM = 100;
+  const DeviceMemory device(KIB);
+  const std::vector<char> host(KIB, 1);
+  const auto copy = [&] { MUST(cuMemcpyHtoD(device.address, host.data(), 64)); };
+  (void)time_calls_us(N_BATCHES, IN_STREAM, copy, [] { MUST(cuStreamSynchronize(nullptr)); });
+  figure("counted", N_BATCHES * IN_STREAM, "calls");
+}
+
 void pinned_copies(const Gpu&, Effort effort) {
   static constexpr Size SIZES[] = {
       {"64kib", 64 * KIB, 5000}, {"1mib", MIB, 1000}, {"256mib", LARGE, 10}};

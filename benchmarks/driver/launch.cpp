@@ -108,7 +108,7 @@ void records(const Gpu& gpu, Effort effort) {
 void counted(const Gpu& gpu, Effort) {
   constexpr int N_BATCHES = 20, IN_STREAM = 200;
   (void)time_calls_us(N_BATCHES, IN_STREAM, [&] { gpu.launch(); }, synchronize);
-  figure("launched", N_BATCHES * IN_STREAM, "launches");
+  figure("counted", N_BATCHES * IN_STREAM, "calls");
 }
 
 // Launches for so long that processor time can be read meanwhile.

@@ -38,6 +38,7 @@ constexpr struct {
     {"busy", bench::busy},
     {"check", bench::checked},
     {"counted", bench::counted},
+    {"counted_copies", bench::counted_copies},
     {"start", start},
 };
 

@@ -206,12 +206,7 @@ SOFTWARE_GPU_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* sta
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   std::lock_guard lock(context->order_mutex);
-  for (const auto& capture : context->captures) {
-    if (!stream->is_legacy || capture->origin->green != stream->green ||
-        (capture->origin->flags & CU_STREAM_NON_BLOCKING))
-      continue;
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  }
+  if (!context->captures_in_the_way(*stream).empty()) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *status = !stream->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
             : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                        : CU_STREAM_CAPTURE_STATUS_ACTIVE;

@@ -22,16 +22,11 @@ CUresult find_unbroken(Context& context, CUstream handle, std::shared_ptr<Stream
   return is_broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-/// Work of the legacy stream would wait for blocking streams that capture. Under order_mutex.
+/// Under order_mutex.
 static CUresult end_captures_in_the_way(Context& context, const Stream& stream) {
-  CUresult result = CUDA_SUCCESS;
-  if (!stream.is_legacy) return result;
-  for (const auto& member : context.all_streams()) {
-    if (!member->capture || !member->is_blocking() || member->green != stream.green) continue;
-    member->capture->invalid = true;
-    result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  }
-  return result;
+  const auto captures = context.captures_in_the_way(stream);
+  for (const auto& capture : captures) capture->invalid = true;
+  return captures.empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 CUresult find_to_enqueue(Context& context, CUstream handle, std::shared_ptr<Stream>* stream) {

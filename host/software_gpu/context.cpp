@@ -79,6 +79,17 @@ std::vector<std::shared_ptr<Stream>> Context::all_streams(const GreenContext* on
   return result;
 }
 
+std::vector<std::shared_ptr<Capture>> Context::captures_in_the_way(const Stream& stream) {
+  std::vector<std::shared_ptr<Capture>> found;
+  if (!stream.is_legacy) return found;
+  for (const auto& member : all_streams()) {
+    if (member->capture && member->is_blocking() && member->green == stream.green) {
+      found.push_back(member->capture);
+    }
+  }
+  return found;
+}
+
 CUresult Context::submit(Stream& stream, Operation operation, Point* end) {
   std::unique_lock lock(order_mutex);
   while (!stream.capture && stream.queue->is_full()) {
@@ -92,12 +103,8 @@ CUresult Context::submit(Stream& stream, Operation operation, Point* end) {
     stream.capture_front = {node};
     return CUDA_SUCCESS;
   }
-  // Using the legacy stream would depend on streams whose work does not exist yet.
-  for (const auto& capture : captures) {
-    if (!stream.is_legacy || capture->origin->green != stream.green ||
-        (capture->origin->flags & CU_STREAM_NON_BLOCKING))
-      continue;
-    capture->invalid = true;
+  if (const auto captures = captures_in_the_way(stream); !captures.empty()) {
+    captures.front()->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
   const Point point = stream.queue->push(std::move(operation), dependencies_of(stream));

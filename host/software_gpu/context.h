@@ -114,6 +114,8 @@ struct Context {
   std::vector<Point> ends(const GreenContext* only);
   /// All streams, default ones and those of green contexts included, or those of one.
   std::vector<std::shared_ptr<Stream>> all_streams(const GreenContext* only = nullptr);
+  /// Of blocking streams, which work of this legacy stream would wait for. Under order_mutex.
+  std::vector<std::shared_ptr<Capture>> captures_in_the_way(const Stream& stream);
   std::shared_ptr<Stream> stream_of(CUstream handle);
   /// What its kernels allocate from, made when it is first asked for.
   [[nodiscard]] CUresult find_heap(std::shared_ptr<DeviceHeap>* found);

@@ -7,4 +7,7 @@ namespace kvgpu::worker {
 // Before the jail: it loads what unwinds the stack.
 void log_crashes();
 
+// Each thread that calls the driver: a crash also says where it was meanwhile.
+void log_crashes_of_thread();
+
 }  // namespace kvgpu::worker

@@ -128,7 +128,10 @@ struct EnqueueHead {
 void Executor::execute(const Task& queued) {
   Task task = queued;
   if (task.op->route == Route::BLOCK) return start_blocking(std::move(task));
-  session_->wait_for_others(task.wait_for);
+  // Others may wait for what is held here.
+  for (Spin spin; !session_->have_done(task.wait_for);) {
+    if (release_held(RELEASE_EVERY) == 0) spin.wait();
+  }
   if (task.op->route == Route::ENQUEUE) {
     EnqueueHead head;
     if (!task.read(&head)) session_->violation(task);

@@ -76,9 +76,6 @@ class Executor {
   int device() const { return device_; }
   uint64_t done_seq() const { return done_seq_.load(std::memory_order_acquire); }
 
-  // Reader only: the last record it has given to this executor.
-  uint64_t routed_seq = 0;
-
  private:
   static constexpr int RELEASE_EVERY = 32;  // records, between looks at what is held
 

@@ -19,6 +19,7 @@
 #include "blobs.h"
 #include "callbacks.h"
 #include "conditions.h"
+#include "device_order.h"
 #include "device_resources.h"
 #include "driver.h"
 #include "event_ring.h"
@@ -168,8 +169,10 @@ class Session {
   // threads its next compilation crashes or hangs. All of them are made by one.
   CUresult link(const std::function<CUresult()>& call);
 
-  // Waits until the executors have done what they had been given when the record was read.
-  void wait_for_others(const DeviceSeqs& after) const;
+  // Have the executors done what they had been given when the record was read?
+  [[nodiscard]] bool have_done(const DeviceSeqs& before) const;
+  // Waits until they have.
+  void wait_for_others(const DeviceSeqs& before) const;
 
  private:
   void uncount(const DeviceRange& range);  // from device_ranges_
@@ -182,6 +185,7 @@ class Session {
   Pool pool_;
   Pool linker_;
   std::vector<std::unique_ptr<Executor>> executors_;
+  DeviceOrder device_order_;
   // Of one device all records are executed by the thread that reads them: a hop to another one
   // would cost each launch that is waited for its time, and a second processor.
   bool executes_here_ = false;

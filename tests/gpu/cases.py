@@ -43,12 +43,23 @@ class Output:
 
     failed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # by case that came to its end
+    without_session: str = ""  # the first case that found its worker gone
+
+
+NO_SESSION = "values: REQUIRE( 999 == 0 )\n  logged: cuDevicePrimaryCtxRetain(&context, device)"
 
 
 def parse(text: str) -> Output:
-    """Read what driver_cases says with --duration=true, as far as it came."""
+    """Read what driver_cases says with --duration=true, as far as it came.
+
+    A worker that is gone fails all further cases of the process: they have not been run.
+    """
+    said, gone, _ = text.partition(NO_SESSION)
     output, case = Output(), ""
-    for line in text.splitlines():
+    if gone:
+        said, _, unrun = said.rpartition("TEST CASE:")
+        output.without_session = unrun.partition("\n")[0].strip()
+    for line in said.splitlines():
         if line.startswith("TEST CASE:"):
             case = line.removeprefix("TEST CASE:").strip()
         elif re.search(r"(^|: )(FATAL )?ERROR: ", line) and case and case not in output.failed:
@@ -109,6 +120,9 @@ class Side:
         while left:
             output, _ = self.run(left, TOGETHER_LIMIT_S)
             failed += output.failed
+            if output.without_session and output.seconds:
+                ended_it = list(output.seconds)[-1]
+                failed += [ended_it] if ended_it not in failed else []
             rest = [n for n in left if n not in output.seconds and n not in output.failed]
             if len(rest) == len(left):  # one of them has ended the process without a word
                 if len(left) == 1:

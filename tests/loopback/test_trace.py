@@ -177,6 +177,28 @@ def test_launches_with_attributes_are_asked_about_once(host: Loopback, tmp_path:
     assert all(call.n_round_trips == 1 for call in refused)
 
 
+def test_what_a_stream_has_just_freed_is_allocated_without_asking(
+    host: Loopback, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace"
+    case = case_filter("pool: allocated again just after it was freed")
+    host.check(LOOPBACK / "driver_cases", case, KVGPU_TRACE=str(path))
+    allocated = [call for call in calls_of(path) if call.name == "cuMemAllocFromPoolAsync"]
+    at_once = [i for i, call in enumerate(allocated) if call.n_round_trips == 0]
+    assert (len(allocated), at_once) == (11, [2, 3, 4, 7, 10])
+
+
+def test_kernel_that_may_begin_early_stays_behind_memory_taken_again(
+    host: Loopback, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace"
+    case = case_filter("pool: a kernel that may begin early, in memory that was allocated again")
+    host.check(LOOPBACK / "driver_cases", case, KVGPU_TRACE=str(path))
+    _, alone, behind, again = (c for c in calls_of(path) if c.name == "cuLaunchKernelEx")
+    assert behind.n_bytes > alone.n_bytes
+    assert again.n_bytes == alone.n_bytes
+
+
 def test_threads_have_their_own_lines(host: Loopback, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     trace(host, path, "threads")

@@ -49,6 +49,12 @@ for name in (name.replace("\\,", ",") for name in names):
     if "crash" in name:
         print("a.cpp:1: FATAL ERROR: test case CRASHED: SIGSEGV", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if "worker" in name:
+        gone = True
+    elif "gone" in globals():
+        print("support.cpp:26: FATAL ERROR: REQUIRE( retain == CUDA_SUCCESS ) is NOT correct!")
+        print("  values: REQUIRE( 999 == 0 )")
+        print("  logged: cuDevicePrimaryCtxRetain(&context, device)")
     if "fail" in name:
         print("a.cpp:1: ERROR: CHECK( false ) is NOT correct!")
     print(f"0.100000 s: {name}", flush=True)
@@ -85,6 +91,13 @@ def test_case_that_ends_the_process_without_a_word_is_found(side: cases.Side) ->
     assert side.seconds.keys() == set(names) - {"vanish"}
     assert not side.alone("vanish")
     assert side.alone("two")
+
+
+def test_case_that_takes_the_worker_along_is_found(side: cases.Side) -> None:
+    names = ["one", "fail", "worker goes", "two", "three", "worker ends", "fail too"]
+    assert side.together(names) == ["fail", "worker goes", "worker ends", "fail too"]
+    assert side.n_processes == 3
+    assert side.seconds.keys() == set(names)
 
 
 def test_case_that_hangs_is_ended(side: cases.Side, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ class Enqueue {
     body.mark = *number;
     // Before it is in the ring: what is skipped after an error must be found among the lost.
     Session::get().note_issued(stream_->word, *number);
-    const CUresult result = Session::get().send_work(op, device(), part(body), parts...);
+    const CUresult result = Session::get().send_marked_work(op, device(), part(body), parts...);
     // A number that was not sent is never used again: it may be among the lost ones.
     stream_->issued.store(*number, std::memory_order_release);
     if (result != CUDA_SUCCESS) stream_->dirty.store(true, std::memory_order_release);

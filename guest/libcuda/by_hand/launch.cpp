@@ -130,6 +130,21 @@ CUresult launch_unchecked(const Enqueue& enqueue, wire::Op op, Function& functio
   return result;
 }
 
+// A kernel that may begin before the one before it has ended would do so, too, where the driver has
+// been told of neither a free nor an allocation between them.
+CUresult keep_behind_taken_memory(const Enqueue& enqueue, const Attributes& attributes) {
+  const auto overlaps = [](const wire::LaunchAttribute& attribute) {
+    return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  };
+  if (std::none_of(attributes.list, attributes.list + attributes.n, overlaps)) return CUDA_SUCCESS;
+  Stream& stream = enqueue.stream();
+  if (enqueue.capture() != nullptr) return CUDA_SUCCESS;
+  if (!stream.has_taken_freed.exchange(false, std::memory_order_relaxed)) return CUDA_SUCCESS;
+  stream.dirty.store(true, std::memory_order_release);
+  uint64_t number;
+  return mark_stream(stream, &number);
+}
+
 CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
                 void** extra, const Attributes& attributes) {
   const Enqueue enqueue(config.hStream);
@@ -158,6 +173,7 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   body.n_attributes = attributes.n;
   const Part attribute_part{attributes.list,
                             static_cast<uint32_t>(attributes.n * sizeof(wire::LaunchAttribute))};
+  if (const CUresult late = keep_behind_taken_memory(enqueue, attributes)) return late;
   if (body.param_bytes > MAX_INLINE_PARAM_BYTES) {
     return launch_with_many_params(enqueue, op, body, attribute_part, params);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream-ordered allocation. An address comes with a reply; freeing is fire and forget.
+// Stream-ordered allocation. An address comes with a reply, or is one that the stream has just
+// freed (freed_memory.h); freeing is fire and forget.
 #include "pools.h"
 
 #include "address_space.h"
@@ -42,6 +43,20 @@ CUresult check_location(const CUmemLocation* location, CUmemAllocationType type)
 
 namespace {
 
+// As the memory map names it.
+wire::Handle pool_of(wire::Handle named, const Stream& stream) {
+  return named != 0 ? named : current_pool(stream.context->device);
+}
+
+MemoryRange pool_range(uint64_t address, uint64_t bytes, wire::Handle pool, Context* context) {
+  MemoryRange range{address, bytes, MemoryKind::POOL, context};
+  range.pool = pool;
+  if (const MemPool* const its = tables().mem_pools.find(pool)) {
+    range.handle_types = its->handle_types;
+  }
+  return range;
+}
+
 CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle pool,
                   wire::Op op) {
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -55,6 +70,16 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
   const Allowance allowance(enqueue.call(), bytes);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();
   Stream& target = enqueue.stream();
+  Capture* const capture = enqueue.capture();
+  if (capture == nullptr) {
+    const wire::Handle its = pool_of(pool, target);
+    if (const auto freed = Session::get().take_freed(target.handle, its, bytes)) {
+      target.has_taken_freed.store(true, std::memory_order_relaxed);
+      memory_map().add(pool_range(*freed, bytes, its, target.context));
+      *dptr = *freed;
+      return CUDA_SUCCESS;
+    }
+  }
   const wire::MemAllocAsync body{target.context->handle, target.handle, pool, bytes};
   wire::MemAllocated out;
   const CUresult result = enqueue.call().sync(op, body, &out);
@@ -67,17 +92,10 @@ CUresult allocate(CUdeviceptr* dptr, size_t bytes, CUstream stream, wire::Handle
     (void)enqueue.submit(wire::Op::cuMemFreeAsync, wire::FreeAsync{0, 0, out.dptr});
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  Capture* const capture = enqueue.capture();
   if (capture != nullptr) capture->with_graph([](Graph& graph) { graph.has_memory = true; });
-  const MemoryKind kind = capture != nullptr ? MemoryKind::GRAPH : MemoryKind::POOL;
-  MemoryRange range{out.dptr, bytes, kind, target.context};
-  if (capture == nullptr) {
-    range.pool = pool != 0 ? pool : current_pool(target.context->device);
-    if (const MemPool* const its = tables().mem_pools.find(range.pool)) {
-      range.handle_types = its->handle_types;
-    }
-  }
-  memory_map().add(range);
+  memory_map().add(capture != nullptr
+                       ? MemoryRange{out.dptr, bytes, MemoryKind::GRAPH, target.context}
+                       : pool_range(out.dptr, bytes, pool_of(pool, target), target.context));
   *dptr = out.dptr;
   return CUDA_SUCCESS;
 }
@@ -259,6 +277,25 @@ CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryP
   return allocate(dptr, bytesize, hStream, to_wire(pool), wire::Op::cuMemAllocFromPoolAsync);
 }
 
+namespace {
+
+CUresult free_of_pool(const Enqueue& enqueue, const MemoryRange& range) {
+  Stream& stream = enqueue.stream();
+  // The stream's next allocation may have it only if nothing else of it differs from what the
+  // driver would give.
+  const bool is_plain = range.context == stream.context && range.handle_types == 0 &&
+                        !range.is_imported && !range.sync_memops;
+  if (!is_plain) {
+    return enqueue.submit(wire::Op::cuMemFreeAsync, wire::FreeAsync{0, 0, range.begin});
+  }
+  const CUresult result = Session::get().free_async(
+      {range.begin, range.bytes, range.pool, stream.handle, stream.context->device});
+  stream.dirty.store(true, std::memory_order_release);  // pairs with mark_stream()
+  return result;
+}
+
+}  // namespace
+
 CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   const Enqueue enqueue(hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
@@ -284,7 +321,7 @@ CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   // Memory of cuMemAlloc: whether it may is the driver's to say.
   if (!is_of_pool) range = memory_map().remove(dptr, MemoryKind::DEVICE);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = is_of_pool ? enqueue.submit(wire::Op::cuMemFreeAsync, body)
+  const CUresult result = is_of_pool ? free_of_pool(enqueue, *range)
                                      : enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
   if (result != CUDA_SUCCESS) memory_map().add(*range);
   return result;

@@ -11,10 +11,12 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "cuda_api.h"
+#include "freed_memory.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/control.h"
 #include "kvgpu/layout.h"
@@ -94,10 +96,19 @@ class Session {
   CUresult send_work(wire::Op op, int device, Parts... parts) {
     return post(op, device, Carries::WORK, parts...);
   }
+  // The same of work whose end the program may wait for by a number of this record.
+  template <typename... Parts>
+  CUresult send_marked_work(wire::Op op, int device, Parts... parts) {
+    return post(op, device, Carries::MARKED_WORK, parts...);
+  }
   template <typename... Parts>
   CUresult call_work(wire::Op op, int device, Parts... parts) {
     return ask(op, device, nullptr, Carries::WORK, parts...);
   }
+
+  // What a stream frees of a pool, and what the same stream allocates of it (freed_memory.h).
+  CUresult free_async(const FreedBlock& block);
+  std::optional<uint64_t> take_freed(wire::Handle stream, wire::Handle pool, uint64_t bytes);
 
   // Has the host this record? An older one may not.
   bool speaks(wire::Op op) const { return wire::minor_of(op) == 1 || wire::minor_of(op) <= minor_; }
@@ -224,7 +235,7 @@ class Session {
   CUresult lost_error(uint32_t word, uint64_t number);  // SUCCESS: not lost
   void forget_connection();
 
-  enum class Carries { WORK, NO_WORK };
+  enum class Carries { WORK, MARKED_WORK, NO_WORK };
 
   template <typename... Parts>
   CUresult post(wire::Op op, int device, Carries what, Parts... parts) {
@@ -257,12 +268,15 @@ class Session {
     if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
     {
       std::unique_lock lock(command_mutex_);
-      while (what == Carries::WORK && thread_.told != acknowledged_) [[unlikely]] {
-        lock.unlock();
-        if (const CUresult bad = take_error()) return bad;
-        lock.lock();
+      if (what != Carries::NO_WORK) {
+        if (const CUresult bad = begin_work(lock)) return bad;
       }
-      thread_.has_work |= what == Carries::WORK;
+      if (!freed_.empty()) [[unlikely]] {
+        const bool is_first = what == Carries::WORK && (header.flags & wire::NOREPLY) != 0 &&
+                              FreedMemory::may_precede(static_cast<wire::Op>(header.opcode));
+        const CUresult bad = is_first ? CUDA_SUCCESS : write_freed();
+        if (bad != CUDA_SUCCESS) return bad;
+      }
       if (!commands_.reserve(len_bytes)) {
         if (const CUresult bad = wait_for_room(len_bytes)) return bad;
       }
@@ -277,7 +291,18 @@ class Session {
     kick_if_asleep();
     return CUDA_SUCCESS;
   }
-  CUresult wait_for_room(uint32_t len_bytes);  // holding command_mutex_; room is reserved after it
+  // These hold command_mutex_. The thread gives work: it has been told of what was skipped.
+  CUresult begin_work(std::unique_lock<std::mutex>& lock) {
+    while (thread_.told != acknowledged_) [[unlikely]] {
+      lock.unlock();
+      if (const CUresult bad = take_error()) return bad;
+      lock.lock();
+    }
+    thread_.has_work = true;
+    return CUDA_SUCCESS;
+  }
+  CUresult write_freed();
+  CUresult wait_for_room(uint32_t len_bytes);  // room is reserved after it
   void kick_if_asleep();
   void kick();
   CUresult tell_share(uint64_t address, uint64_t bytes, uint64_t on);
@@ -331,6 +356,7 @@ class Session {
 
   std::mutex command_mutex_;
   Producer commands_;
+  FreedMemory freed_;  // what is still to be written there; under command_mutex_, too
   std::atomic<uint64_t> kicked_{0};
 
   std::mutex event_mutex_;

@@ -17,13 +17,15 @@ Staging& Staging::get() {
 CUresult Staging::try_allocate(uint64_t bytes, Piece* piece) {
   bytes = (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
   const std::lock_guard lock(mutex_);
-  // What is shared is compared at each call: the less, the better.
-  if (Session::get().is_byte_stream()) reclaim();
+  // Of a byte stream what is shared is compared at each call: the less, the better.
+  if (given_back_.size() >= reclaim_at_ || Session::get().is_byte_stream()) reclaim();
   if (!place(bytes, piece)) {
     reclaim();
     if (!place(bytes, piece)) return CUDA_ERROR_NOT_READY;
   }
-  return Session::get().share(address(*piece), piece->bytes);
+  const CUresult bad = Session::get().share(address(*piece), bytes);
+  if (bad != CUDA_SUCCESS) put_back(*piece);
+  return bad;
 }
 
 CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
@@ -38,25 +40,30 @@ CUresult Staging::allocate(uint64_t bytes, Piece* piece) {
 }
 
 bool Staging::place(uint64_t bytes, Piece* piece) {
-  uint64_t off = 0;
-  auto at = used_.begin();
-  for (; at != used_.end(); ++at) {
-    if (at->off - off >= bytes) break;
-    off = at->off + at->bytes;
-  }
-  if (at == used_.end() && SLAB_BYTES - off < bytes) return false;
-  *piece = {off, bytes};
-  used_.insert(at, *piece);
+  const auto first = grains_.take(bytes / GRAIN_BYTES);
+  if (!first) return false;
+  *piece = {*first * GRAIN_BYTES, bytes};
+  ++n_pieces_;
   return true;
 }
 
+void Staging::free(const Piece& piece) {
+  (void)Session::get().unshare(address(piece), piece.bytes);
+  put_back(piece);
+}
+
+void Staging::put_back(const Piece& piece) {
+  grains_.give_back(piece.off / GRAIN_BYTES, piece.bytes / GRAIN_BYTES);
+  --n_pieces_;
+}
+
 void Staging::reclaim() {
-  Session& session = Session::get();
-  std::erase_if(used_, [&](const Piece& piece) {
-    const bool is_done = piece.number != 0 && session.reached(piece.word, piece.number);
-    if (is_done) session.unshare(address(piece), piece.bytes);
+  std::erase_if(given_back_, [&](const Piece& piece) {
+    const bool is_done = Session::get().reached(piece.word, piece.number);
+    if (is_done) free(piece);
     return is_done;
   });
+  reclaim_at_ = std::max(FEW, 2 * given_back_.size());
 }
 
 // A number that was lost with an error may belong to a copy that the GPU is still to make: the
@@ -65,12 +72,12 @@ void Staging::reclaim() {
 CUresult Staging::mark_lost_pieces() {
   Session& session = Session::get();
   std::vector<Piece> lost;
-  size_t n_used;
+  size_t n_pieces;
   {
     const std::lock_guard lock(mutex_);
-    n_used = used_.size();
-    std::ranges::copy_if(used_, std::back_inserter(lost), [&](const Piece& piece) {
-      return piece.number != 0 && session.is_lost(piece.word, piece.number);
+    n_pieces = n_pieces_;
+    std::ranges::copy_if(given_back_, std::back_inserter(lost), [&](const Piece& piece) {
+      return session.is_lost(piece.word, piece.number);
     });
   }
   std::erase_if(lost, [](const Piece& piece) {
@@ -79,15 +86,15 @@ CUresult Staging::mark_lost_pieces() {
     if (stream != nullptr) (void)mark_given_work(*stream, &number);
     return stream != nullptr;
   });
-  if (lost.empty() || lost.size() < n_used) return CUDA_SUCCESS;
+  if (lost.empty() || lost.size() < n_pieces) return CUDA_SUCCESS;
   const CUresult bad = session.call(wire::Op::HOST_SYNC, 0, nullptr, part(wire::HostSync{0}));
   if (bad != CUDA_SUCCESS) return bad;
   const std::lock_guard lock(mutex_);
-  std::erase_if(used_, [&](const Piece& piece) {
+  std::erase_if(given_back_, [&](const Piece& piece) {
     const bool is_done = std::ranges::any_of(lost, [&](const Piece& each) {
       return each.off == piece.off && each.word == piece.word && each.number == piece.number;
     });
-    if (is_done) session.unshare(address(piece), piece.bytes);
+    if (is_done) free(piece);
     return is_done;
   });
   return CUDA_SUCCESS;
@@ -95,17 +102,12 @@ CUresult Staging::mark_lost_pieces() {
 
 void Staging::release_at(const Piece& piece, const Stream& stream, uint64_t number) {
   const std::lock_guard lock(mutex_);
-  const auto at =
-      std::find_if(used_.begin(), used_.end(), [&](const Piece& p) { return p.off == piece.off; });
-  at->word = stream.word;
-  at->number = number;
-  at->stream = stream.handle;
+  given_back_.push_back({piece.off, piece.bytes, stream.word, number, stream.handle});
 }
 
 void Staging::release(const Piece& piece) {
   const std::lock_guard lock(mutex_);
-  Session::get().unshare(address(piece), piece.bytes);
-  std::erase_if(used_, [&](const Piece& p) { return p.off == piece.off; });
+  free(piece);
 }
 
 }  // namespace kvgpu::guest

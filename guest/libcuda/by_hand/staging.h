@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slab: shared memory through which pageable memory is copied. Pieces are given back by
-// progress numbers, in any order, so that a stalled stream does not hold up the others.
+// progress numbers, in any order, so that a stalled stream does not hold up the others. A small
+// copy's piece costs no search among those of others.
 #pragma once
 
 #include <mutex>
 #include <vector>
 
+#include "grains.h"
 #include "session.h"
 
 namespace kvgpu::guest {
@@ -18,7 +20,7 @@ class Staging {
     uint64_t off;
     uint64_t bytes;
     uint32_t word = 0;
-    uint64_t number = 0;  // 0: in use by its owner
+    uint64_t number = 0;
     wire::Handle stream = 0;
   };
 
@@ -38,13 +40,19 @@ class Staging {
 
  private:
   static constexpr uint64_t GRAIN_BYTES = 4096;
+  static constexpr size_t FEW = 32;
 
+  bool place(uint64_t bytes, Piece* piece);
+  void free(const Piece& piece);
+  void put_back(const Piece& piece);  // one that is not shared
   void reclaim();
   CUresult mark_lost_pieces();
-  bool place(uint64_t bytes, Piece* piece);
 
   std::mutex mutex_;
-  std::vector<Piece> used_;  // sorted by offset
+  Grains<SLAB_BYTES / GRAIN_BYTES> grains_;
+  size_t n_pieces_ = 0;
+  std::vector<Piece> given_back_;  // of n_pieces_, those that are free with a number
+  size_t reclaim_at_ = FEW;        // of them: so that each is looked at twice or so
 };
 
 }  // namespace kvgpu::guest

@@ -99,6 +99,16 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
   return CUDA_SUCCESS;
 }
 
+// The only reference is given up, as programs do. (A reset has crashed in driver 580.)
+static CUresult end_primary(const DriverTable& driver, CUdevice device) {
+  const CUresult result = driver.cuDevicePrimaryCtxRelease_v2(device);
+  unsigned flags;
+  int is_active = 0;
+  const CUresult known = driver.cuDevicePrimaryCtxGetState(device, &flags, &is_active);
+  return known == CUDA_SUCCESS && is_active != 0 ? driver.cuDevicePrimaryCtxReset_v2(device)
+                                                 : result;
+}
+
 // The guest resets, or releases its last reference.
 CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWriter&) {
   wire::ContextReset body;
@@ -114,7 +124,7 @@ CUresult device_primary_ctx_reset(Session& session, const Task& task, ReplyWrite
   // The work that uses session memory ends first; what it ended with is the reset's to report.
   (void)session.driver->cuCtxSynchronize();
   session.end_registrations(*context);
-  const CUresult result = session.driver->cuDevicePrimaryCtxReset_v2(context->device);
+  const CUresult result = end_primary(*session.driver, context->device);
   session.output.deliver(session.events);
   (void)session.forget_device_ranges(body.context);
   std::vector<Context> others;

@@ -2,6 +2,8 @@
 // Stream-ordered allocation, and what pointers are.
 #include <sys/mman.h>
 
+#include <thread>
+
 #include "support.h"
 
 namespace {
@@ -56,6 +58,144 @@ TEST_CASE("pool: allocated, used and freed in the order of the stream") {
   CU(cuMemGetInfo(&free_bytes, &total_bytes));
   CU_IS(cuMemAllocAsync(&data, total_bytes + (1ull << 40), stream), CUDA_ERROR_OUT_OF_MEMORY);
   CU(cuStreamDestroy(stream));
+}
+
+// test_trace.py knows which of these allocations ask the worker.
+TEST_CASE("pool: allocated again just after it was freed") {
+  const Gpu gpu;
+  constexpr size_t BYTES = 1 << 16;
+  const CUmemoryPool pool = make_pool(gpu.device);
+  CUstream stream, other;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  const auto allocate = [&](CUstream in, size_t bytes = 1 << 16) {
+    CUdeviceptr made = 0;
+    CU(cuMemAllocFromPoolAsync(&made, bytes, pool, in));
+    return made;
+  };
+  const auto first_byte = [](CUdeviceptr at) {
+    unsigned char value = 0;
+    CU(cuMemcpyDtoH(&value, at, 1));
+    return int{value};
+  };
+  CUdeviceptr one = allocate(stream), two = allocate(stream);
+  CU(cuMemFreeAsync(one, stream));
+  CU(cuMemFreeAsync(two, stream));
+  one = allocate(stream);  // at once
+  two = allocate(stream);  // at once
+  CHECK(one != two);
+  CU(cuMemsetD8Async(one, 1, BYTES, stream));
+  CU(cuMemsetD8Async(two, 2, BYTES, stream));
+  CU(cuMemFreeAsync(one, stream));
+  CU(cuMemsetD8Async(two, 2, BYTES, stream));
+  one = allocate(stream);  // at once: only a fill has come between
+  CU(cuMemFreeAsync(one, stream));
+  CU(cuMemsetD8Async(two, 2, BYTES, stream));
+  const CUdeviceptr of_other = allocate(other);
+  CHECK(of_other != two);
+  CU(cuMemsetD8Async(of_other, 3, BYTES, other));
+  one = allocate(stream);  // the driver knows that it is free, and another stream may have it
+  CU(cuMemsetD8Async(one, 4, BYTES, stream));
+  CU(cuCtxSynchronize());
+  CHECK(first_byte(one) == 4);
+  CHECK(first_byte(two) == 2);
+  CHECK(first_byte(of_other) == 3);
+  CU(cuMemFreeAsync(one, stream));
+  CU(cuMemsetD8Async(two, 5, BYTES, stream));
+  one = allocate(stream);  // at once
+  CU(cuMemFreeAsync(one, stream));
+  one = allocate(stream, 2 * BYTES);
+  CU(cuMemFreeAsync(one, stream));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  one = allocate(stream, 2 * BYTES);  // of the graph
+  CU(cuMemFreeAsync(one, stream));
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream, &graph));
+  CU(cuGraphDestroy(graph));
+  CU(cuMemFreeAsync(of_other, other));
+  CU(cuStreamSynchronize(stream));
+  CU(cuStreamSynchronize(other));
+  CHECK(number(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == BYTES);
+  CU(cuMemFreeAsync(two, stream));
+  CU(cuMemFreeAsync(allocate(stream), stream));  // at once
+  CU(cuStreamDestroy(stream));
+  CU(cuCtxSynchronize());
+  CHECK(number(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CU(cuStreamDestroy(other));
+  CU(cuMemPoolDestroy(pool));
+}
+
+// test_trace.py knows which of these launches comes with a record more.
+TEST_CASE("pool: a kernel that may begin early, in memory that was allocated again") {
+  const Gpu gpu;
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUlaunchAttribute early{};
+  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  early.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{1, 1, 1, 32, 1, 1, 0, stream, &early, 1};
+  int n = 32;
+  CUdeviceptr data = 0;
+  CU(cuMemAllocAsync(&data, 4096, stream));
+  void* params[] = {&data, &n};
+  const CUfunction add_one = gpu.function("add_one");
+  const auto launch = [&] { CU(cuLaunchKernelEx(&config, add_one, params, nullptr)); };
+  const auto allocate_again = [&] {
+    CU(cuMemFreeAsync(data, stream));
+    CU(cuMemAllocAsync(&data, 4096, stream));
+  };
+  const auto fill = [&] { CU(cuMemsetD32Async(data, 5, 32, stream)); };
+  fill();
+  launch();
+  fill();
+  launch();
+  allocate_again();
+  launch();
+  fill();
+  launch();
+  std::vector<int> read(32);
+  CU(cuMemcpyDtoHAsync(read.data(), data, 128, stream));
+  CU(cuStreamSynchronize(stream));
+  CHECK(read == std::vector<int>(32, 6));
+  CU(cuMemFreeAsync(data, stream));
+  CU(cuStreamDestroy(stream));
+}
+
+TEST_CASE("pool: threads that allocate and free, in streams of their own and in one") {
+  const Gpu gpu;
+  constexpr int THREADS = 4, ROUNDS = 150;
+  std::vector<CUstream> streams(THREADS);
+  for (CUstream& stream : streams) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  std::vector<int> n_wrong(THREADS, -1);
+  const auto work = [&](int thread) {
+    if (cuCtxSetCurrent(gpu.context) != CUDA_SUCCESS) return -1;
+    int n = 0;
+    for (int round = 0; round < ROUNDS; ++round) {
+      const CUstream stream = streams[static_cast<size_t>(round % 3 == 0 ? 0 : thread)];
+      const size_t bytes = 4096u << (round % 2);
+      const auto value = static_cast<unsigned char>(thread * ROUNDS + round);
+      CUdeviceptr data = 0, more = 0;
+      unsigned char got = 0;
+      if (cuMemAllocAsync(&data, bytes, stream) != CUDA_SUCCESS ||
+          cuMemsetD8Async(data, value, bytes, stream) != CUDA_SUCCESS ||
+          cuMemAllocAsync(&more, bytes, stream) != CUDA_SUCCESS || more == data ||
+          cuMemcpyDtoHAsync(&got, data + bytes - 1, 1, stream) != CUDA_SUCCESS ||
+          cuStreamSynchronize(stream) != CUDA_SUCCESS ||
+          cuMemFreeAsync(data, stream) != CUDA_SUCCESS ||
+          cuMemFreeAsync(more, stream) != CUDA_SUCCESS) {
+        return -1;
+      }
+      n += got != value;
+    }
+    return n;
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < THREADS; ++i) {
+    threads.emplace_back([&, i] { n_wrong[static_cast<size_t>(i)] = work(i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(n_wrong == std::vector(THREADS, 0));
+  for (const CUstream stream : streams) CU(cuStreamDestroy(stream));
 }
 
 // A GPU's pool takes twice its memory's size of addresses: these leave the low ranges (layout.h).
