@@ -4,6 +4,8 @@
 # but libraries and workloads (whose libraries a machine may lack). K/N: the Kth of N calls that
 # together do everything, libraries and workloads, too; `make test-gpu-report` merges their logs.
 # SHARE=K/N: of cases, errors, stateful and workloads only every Nth.
+# run.sh --at-once "PART:K/N PART" "PART"…: such lists beside each other, for $LIMIT_S seconds (570) at
+# most; their logs in $out/logs.tgz, a folder each.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -41,13 +43,14 @@ find_python() {
     python=.venv/bin/python
   else
     python=python3
-    if [[ -d .whl ]]; then
+    if [[ -d .whl && -z ${SITE:-} ]]; then
       # Outside $out: that folder holds logs only.
-      site=$(mktemp -d)
-      python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" .whl/*.whl
+      SITE=$(mktemp -d)
+      export SITE
+      python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$SITE" .whl/*.whl
     fi
   fi
-  export PYTHONPATH=$PWD/packaging/python${site:+:$site}
+  export PYTHONPATH=$PWD/packaging/python${SITE:+:$SITE}
   "$python" -c 'import kvgpu.host.cli' ||
     die "kvgpu does not import: run make setup, or put the wheels of requirements.lock into .whl/"
 }
@@ -251,6 +254,25 @@ units_of() {
     sum[least] += $2; if (least == k) print $1 }'
 }
 
+at_once() {
+  local folder failed=0 k list lists=()
+  folder=$(mktemp -d)
+  for list in "$@"; do
+    k=$((${#lists[@]} + 1))
+    mkdir "$folder/$k"
+    # shellcheck disable=SC2086
+    OUT=$folder/$k timeout --kill-after=5 "${LIMIT_S:-570}" "$0" $list >"$folder/$k/run.log" 2>&1 &
+    lists+=("$!")
+  done
+  for k in "${!lists[@]}"; do
+    wait "${lists[$k]}" || failed=1
+    grep -hE '^(FAILED|slow|not run|figure|test-gpu:)' "$folder/$((k + 1))/run.log" || true
+  done
+  tar -C "$folder" -czf "$out/logs.tgz" .
+  rm -rf "$folder"
+  return $failed
+}
+
 main() {
   local parts=("$@") part failed=0 begun share=${SHARE:-}
   [[ ${#parts[@]} -gt 0 ]] || parts=(programs record oracles cases errors runtimes stateful starts life faults host nvml bench vm)
@@ -258,6 +280,7 @@ main() {
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
   find_python
+  [[ ${parts[0]} != --at-once ]] || { at_once "${parts[@]:1}"; return; }
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
   for part in "${parts[@]}"; do
     export SHARE=$share
