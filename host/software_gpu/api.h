@@ -41,6 +41,8 @@ CUresult refuse_question(Context& context, Stream& stream);
 
 /// After a wait: print, then the error that the work may have left.
 [[nodiscard]] CUresult finish_wait(Context& context);
+/// Likewise after that of a synchronisation: pools keep no more than their thresholds.
+[[nodiscard]] CUresult finish_synchronization(Context& context);
 
 /// Sets the time of an event's record; `recording`: of an interprocess event, held until it has
 /// run.

@@ -63,7 +63,7 @@ CUresult synchronize(const ContextHandle& which) {
   RETURN_IF_FAILED(check_capture_safe(*which.context));
   RETURN_IF_FAILED(refuse_captures(*which.context, which.green));
   which.context->drain(which.green);
-  return finish_wait(*which.context);
+  return finish_synchronization(*which.context);
 }
 
 CUresult check_affinity(const CUexecAffinityParam* params, int n) {
@@ -263,8 +263,8 @@ SOFTWARE_GPU_API cuCtxGetId(CUcontext handle, unsigned long long* id) {
 SOFTWARE_GPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  if (least) *least = 0;
-  if (greatest) *greatest = 0;
+  if (least) *least = Stream::LEAST_PRIORITY;
+  if (greatest) *greatest = Stream::GREATEST_PRIORITY;
   return CUDA_SUCCESS;
 }
 

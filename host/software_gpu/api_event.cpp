@@ -180,7 +180,7 @@ SOFTWARE_GPU_API cuEventSynchronize(CUevent handle) {
   RETURN_IF_FAILED(check_capture_safe(*context));
   if (last) last->point.wait();
   if (event->shared) event->shared->wait(event->shared->last_recording());
-  return finish_wait(*context);
+  return finish_synchronization(*context);
 }
 
 SOFTWARE_GPU_API cuEventDestroy_v2(CUevent handle) {

@@ -65,10 +65,10 @@ SOFTWARE_GPU_API cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t 
                                     size_t height, unsigned element) {
   Context* context;
   RETURN_IF_FAILED(enter(&context));
-  RETURN_IF_FAILED(check_capture_safe(*context));
-  if (!pointer || !pitch || width == 0 || height == 0 || width > SIZE_MAX / 2 / height)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!pointer || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
+  RETURN_IF_FAILED(check_capture_safe(*context));
+  if (width > SIZE_MAX / 2 / height) return CUDA_ERROR_INVALID_VALUE;
   const size_t row_bytes = (width + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES;
   uint64_t address = 0;
   RETURN_IF_FAILED(allocate(MemoryKind::DEVICE, row_bytes * height, 0, &address));

@@ -96,10 +96,17 @@ std::shared_ptr<MemPool> MemPool::charge(uint64_t n_bytes) {
   if (max_bytes != 0 && n_bytes > max_bytes - std::min(max_bytes, used_bytes)) return nullptr;
   used_bytes += n_bytes;
   high_bytes = std::max(high_bytes, used_bytes);
+  reserved_bytes = std::max(reserved_bytes, used_bytes);
+  reserved_high_bytes = std::max(reserved_high_bytes, reserved_bytes);
   return {this, [self = shared_from_this(), n_bytes](MemPool*) {
             std::lock_guard given_back(self->mutex);
             self->used_bytes -= n_bytes;
           }};
+}
+
+void MemPool::trim(uint64_t n_bytes) {
+  std::lock_guard lock(mutex);
+  reserved_bytes = std::max(used_bytes, std::min(reserved_bytes, n_bytes));
 }
 
 SOFTWARE_GPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
@@ -133,9 +140,11 @@ SOFTWARE_GPU_API cuMemPoolDestroy(CUmemoryPool handle) {
   return CUDA_SUCCESS;
 }
 
-SOFTWARE_GPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
+SOFTWARE_GPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t n_bytes) {
   std::shared_ptr<MemPool> pool;
-  return find_to_use(handle, &pool);  // nothing is kept that is not used
+  RETURN_IF_FAILED(find_to_use(handle, &pool));
+  pool->trim(n_bytes);
+  return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
@@ -154,6 +163,9 @@ SOFTWARE_GPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
       pool->release_threshold = number;
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      if (number != 0) return CUDA_ERROR_INVALID_VALUE;
+      pool->reserved_high_bytes = pool->reserved_bytes;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       if (number != 0) return CUDA_ERROR_INVALID_VALUE;
       pool->high_bytes = pool->used_bytes;
@@ -180,10 +192,14 @@ SOFTWARE_GPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
       *number = pool->release_threshold;
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *number = pool->reserved_bytes;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
       *number = pool->used_bytes;
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *number = pool->reserved_high_bytes;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       *number = pool->high_bytes;
       return CUDA_SUCCESS;

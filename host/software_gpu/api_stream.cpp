@@ -47,6 +47,11 @@ CUresult finish_wait(Context& context) {
   return context.sticky_error();
 }
 
+CUresult finish_synchronization(Context& context) {
+  for (const auto& pool : Driver::instance().pools.all()) pool->trim(pool->release_threshold);
+  return finish_wait(context);
+}
+
 CUresult submit_and_wait(Context& context, Stream& stream, Operation operation) {
   Point end;
   RETURN_IF_FAILED(context.submit(stream, std::move(operation), &end));
@@ -112,9 +117,8 @@ Point work_of(Context& context, Stream& stream) {
 SOFTWARE_GPU_API cuStreamCreate(CUstream* stream, unsigned flags) {
   return create(stream, flags, 0);
 }
-SOFTWARE_GPU_API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
-  return create(stream, flags,
-                0);  // the range of priorities is 0 to 0, and values are clamped to it
+SOFTWARE_GPU_API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  return create(stream, flags, priority);
 }
 
 SOFTWARE_GPU_API cuStreamDestroy_v2(CUstream handle) {
@@ -149,10 +153,11 @@ SOFTWARE_GPU_API cuStreamSynchronize(CUstream handle) {
   RETURN_IF_FAILED(refuse_wait(*context, *stream));
   // The legacy stream stands behind all blocking streams, even before anything was put on it.
   if (stream->is_legacy)
-    return submit_and_wait(*context, *stream,
-                           {CU_GRAPH_NODE_TYPE_EMPTY, [](Context&) { return CUDA_SUCCESS; }, {}});
-  work_of(*context, *stream).wait();
-  return finish_wait(*context);
+    RETURN_IF_FAILED(submit_and_wait(
+        *context, *stream, {CU_GRAPH_NODE_TYPE_EMPTY, [](Context&) { return CUDA_SUCCESS; }, {}}));
+  else
+    work_of(*context, *stream).wait();
+  return finish_synchronization(*context);
 }
 
 SOFTWARE_GPU_API cuStreamGetFlags(CUstream handle, unsigned* flags) {
@@ -172,6 +177,7 @@ SOFTWARE_GPU_API cuStreamGetPriority(CUstream handle, int* priority) {
   std::shared_ptr<Stream> stream;
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
   RETURN_IF_FAILED(find_unbroken(*context, handle, &stream));
+  std::lock_guard lock(context->order_mutex);
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }

@@ -179,7 +179,11 @@ SOFTWARE_GPU_API cuStreamSetAttribute(CUstream handle, CUstreamAttrID id,
   RETURN_IF_FAILED(find_stream(*context, handle, &stream));
   if (!value || !is_of_streams(id)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(context->order_mutex);
-  stream->attributes[id] = *value;
+  if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+    stream->priority =
+        std::clamp(value->priority, Stream::GREATEST_PRIORITY, Stream::LEAST_PRIORITY);
+  else
+    stream->attributes[id] = *value;
   return CUDA_SUCCESS;
 }
 
@@ -193,6 +197,7 @@ SOFTWARE_GPU_API cuStreamGetAttribute(CUstream handle, CUstreamAttrID id,
   *value = {};
   if (id == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value->syncPolicy = CU_SYNC_POLICY_AUTO;
   std::lock_guard lock(context->order_mutex);
+  if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = stream->priority;
   const auto found = stream->attributes.find(id);
   if (found != stream->attributes.end()) *value = found->second;
   return CUDA_SUCCESS;
@@ -206,5 +211,6 @@ SOFTWARE_GPU_API cuStreamCopyAttributes(CUstream to_handle, CUstream from_handle
   RETURN_IF_FAILED(find_unbroken(*context, from_handle, &from));
   std::lock_guard lock(context->order_mutex);
   to->attributes = from->attributes;
+  to->priority = from->priority;
   return CUDA_SUCCESS;
 }

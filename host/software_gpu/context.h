@@ -152,10 +152,15 @@ struct MemPool : std::enable_shared_from_this<MemPool> {
   MemPool(Device& device_, uint64_t max_bytes_) : device(device_), max_bytes(max_bytes_) {}
   /// Gives the bytes back when the last copy of it is gone. Null: the pool is full.
   std::shared_ptr<MemPool> charge(uint64_t n_bytes);
+  /// Of what nobody uses it reserves so much at most that all of it is n_bytes.
+  void trim(uint64_t n_bytes);
   Device& device;
   const uint64_t max_bytes;  // 0: no limit
   std::mutex mutex;          // of what follows
   uint64_t used_bytes = 0, high_bytes = 0, release_threshold = 0;
+  // Used, or freed and not given back to the device yet. In numbers only: freed memory is the
+  // device's at once.
+  uint64_t reserved_bytes = 0, reserved_high_bytes = 0;
   std::map<CUmemPool_attribute, bool> flags;
   std::set<const Device*> guests;  // other devices that reach its memory
   /// Of a pool that can be exported. Null: its memory is of the device's files.

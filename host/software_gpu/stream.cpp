@@ -75,7 +75,7 @@ static std::atomic<uint64_t> next_stream_id{3};  // 1 and 2 name the default str
 Stream::Stream(Context& context_, unsigned flags_, int priority_, GreenContext* green_)
     : context(context_),
       flags(flags_),
-      priority(priority_),
+      priority(std::clamp(priority_, GREATEST_PRIORITY, LEAST_PRIORITY)),
       green(green_),
       id(next_stream_id++),
       queue(std::make_shared<Queue>(context_)) {}

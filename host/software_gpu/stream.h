@@ -72,11 +72,12 @@ class Queue : public std::enable_shared_from_this<Queue> {
 };
 
 struct Stream {
+  static constexpr int LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5;  // as on an H200
   Stream(Context& context_, unsigned flags_, int priority_, GreenContext* green_ = nullptr);
   ~Stream() { queue->close(); }
   Context& context;
   const unsigned flags;
-  const int priority;
+  int priority;               // under order_mutex; nothing runs sooner for it
   GreenContext* const green;  // null: of the context itself
   const uint64_t id;
   const std::shared_ptr<Queue> queue;

@@ -145,24 +145,28 @@ class Sides:
                 self.run(side, alone, ".alone")
 
     def order(self, n: int) -> list[str]:
-        """What some native calls give otherwise where others come before them."""
+        """What some native calls give otherwise where others come before them.
+
+        Of those that kvgpu agrees with: where it differs, the reason for that covers this, too.
+        """
         known = self.results["native"]
+        others = differing(self.native(), self.results["remoted"])
         rows = [
             (name, what)
             for name in known
             for what in known[name]
-            if what in STATES and name not in ALONE | LASTING
+            if what in STATES and name not in ALONE | LASTING and f"{name}: {what}" not in others
         ]
         chosen = random.Random(0).sample(rows, min(n, len(rows)))
         shuffled = self.run("native", cut(chosen, BATCH), ".order")
         print("figure:", len(chosen), "native calls made in another order, too,", end=" ")
-        others = [
+        found = [
             f"{name}: {what}: {known[name][what]} and {mine} in another order"
             for name, what in chosen
             if (mine := shuffled.get(name, {}).get(what, known[name][what])) != known[name][what]
         ]
-        print(f"{len(others)} gave otherwise")
-        return others
+        print(f"{len(found)} gave otherwise")
+        return found
 
     def write(self) -> None:
         for side, results in self.results.items():

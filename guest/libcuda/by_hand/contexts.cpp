@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "after_wait.h"
 #include "call.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
@@ -168,13 +169,11 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   if (const CUresult bad = break_captures(*itself)) return bad;
   Session& session = Session::get();
   if (session.prints.load(std::memory_order_relaxed)) {
-    const CUresult result = call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()});
-    if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+    const CUresult result =
+        after_wait(call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()}));
     return result != CUDA_SUCCESS ? result : session.finished();
   }
-  const CUresult result = finish_work(*itself);
-  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
-  return result;
+  return after_wait(finish_work(*itself));
 }
 
 CUresult ctx_set_cache_config(CUfunc_cache config) {

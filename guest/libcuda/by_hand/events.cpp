@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An event is a progress number of the stream it was recorded in, and a real event in the worker
 // for times and for other streams.
+#include "after_wait.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
@@ -139,13 +140,10 @@ CUresult event_synchronize(CUevent hEvent) {
   if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
   if (state.by_graph || Session::get().prints.load(std::memory_order_relaxed)) {
     const wire::EventRef body{call.context(), event->handle};
-    const CUresult result = call.sync(wire::Op::EVENT_SYNC, body);
-    if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
+    const CUresult result = after_wait(call.sync(wire::Op::EVENT_SYNC, body));
     return result != CUDA_SUCCESS ? result : Session::get().finished();
   }
-  const CUresult result = Session::get().wait(state.word, state.number);
-  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
-  return result;
+  return after_wait(Session::get().wait(state.word, state.number));
 }
 
 CUresult event_elapsed_time(float* pMilliseconds, CUevent hStart, CUevent hEnd) {

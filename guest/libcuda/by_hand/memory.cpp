@@ -44,8 +44,12 @@ CUresult mem_alloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult mem_alloc_pitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                             unsigned int ElementSizeBytes) {
   if (dptr == nullptr || pPitch == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Call call(CaptureRule::FORBIDDEN);
+  // As on driver 580 these, unlike sizes that are too large, come before what a capture forbids.
+  const bool is_element = ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
+  const bool is_bad = !is_element || WidthInBytes == 0 || Height == 0;
+  const Call call(is_bad ? CaptureRule::ALLOWED : CaptureRule::FORBIDDEN);
   if (call.status() != CUDA_SUCCESS) return call.status();
+  if (is_bad) return CUDA_ERROR_INVALID_VALUE;
   constexpr size_t ROW_UNIT = 512;  // at least what the pitch is rounded to
   const Allowance allowance(call, (WidthInBytes + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT * Height);
   if (allowance.status() != CUDA_SUCCESS) return allowance.status();

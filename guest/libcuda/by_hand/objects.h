@@ -74,7 +74,7 @@ struct Stream {
   Context* owner = nullptr;  // the same, or a green context of it
   uint64_t id = 0;
   unsigned flags = 0;
-  int priority = 0;
+  std::atomic<int> priority{0};
   bool is_mover = false;  // a context's `mover`
   uint32_t word = 0;
   std::mutex mark_mutex;  // numbers enter the ring in their order
@@ -184,6 +184,7 @@ struct MemPool {
   wire::Handle handle = 0;
   int device = 0;
   unsigned handle_types = 0;  // for which it can be exported
+  std::atomic<uint64_t> release_threshold{0};
 };
 
 struct UserObject {

@@ -5,6 +5,7 @@
 
 #include "address_space.h"
 #include "enqueue.h"
+#include "freed_pools.h"
 #include "generated/api.gen.h"
 #include "log.h"
 #include "memory_limit.h"
@@ -214,7 +215,11 @@ CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attr, voi
   const uint64_t number = width == Width::INT ? static_cast<uint64_t>(*static_cast<int*>(value))
                                               : *static_cast<cuuint64_t*>(value);
   const wire::PoolAttribute body{to_wire(pool), number, static_cast<uint32_t>(attr), 0};
-  return call.sync(wire::Op::cuMemPoolSetAttribute, body);
+  const CUresult result = call.sync(wire::Op::cuMemPoolSetAttribute, body);
+  if (result == CUDA_SUCCESS && attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+    find(pool)->release_threshold.store(number, std::memory_order_relaxed);
+  }
+  return result;
 }
 
 CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
@@ -324,6 +329,7 @@ CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   const CUresult result = is_of_pool ? free_of_pool(enqueue, *range)
                                      : enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
   if (result != CUDA_SUCCESS) memory_map().add(*range);
+  if (result == CUDA_SUCCESS && is_of_pool) FreedPools::add(enqueue.stream(), range->pool);
   return result;
 }
 

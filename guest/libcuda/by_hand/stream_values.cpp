@@ -85,6 +85,18 @@ CUresult check_attribute(CUstreamAttrID id) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
+// The driver keeps it within its range; cuStreamGetPriority is answered here.
+CUresult take_over_priority(const Call& call, Stream& stream) {
+  const wire::StreamAttribute body{stream.handle, CU_LAUNCH_ATTRIBUTE_PRIORITY, 0, {}};
+  wire::StreamAttributeValue out;
+  const CUresult result = call.sync(wire::Op::cuStreamGetAttribute, body, &out);
+  if (result != CUDA_SUCCESS) return result;
+  CUstreamAttrValue value;
+  std::memcpy(&value, out.value, sizeof value);
+  stream.priority.store(value.priority, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult stream_write_value32_v2(CUstream s, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
@@ -174,7 +186,9 @@ CUresult stream_set_attribute(CUstream hStream, CUstreamAttrID attr,
   if (const CUresult bad = check_attribute(attr)) return bad;
   wire::StreamAttribute body{stream->handle, static_cast<uint32_t>(attr), 0, {}};
   std::memcpy(body.value, param, sizeof body.value);
-  return call.sync(wire::Op::cuStreamSetAttribute, body);
+  const CUresult result = call.sync(wire::Op::cuStreamSetAttribute, body);
+  if (result != CUDA_SUCCESS || attr != CU_LAUNCH_ATTRIBUTE_PRIORITY) return result;
+  return take_over_priority(call, *stream);
 }
 
 CUresult stream_copy_attributes(CUstream dstStream, CUstream srcStream) {
@@ -182,7 +196,9 @@ CUresult stream_copy_attributes(CUstream dstStream, CUstream srcStream) {
   Stream *to, *from;
   if (const CUresult bad = attribute_stream(dstStream, call, &to)) return bad;
   if (const CUresult bad = attribute_stream(srcStream, call, &from)) return bad;
-  return call.sync(wire::Op::cuStreamCopyAttributes, wire::StreamPair{to->handle, from->handle});
+  const wire::StreamPair body{to->handle, from->handle};
+  const CUresult result = call.sync(wire::Op::cuStreamCopyAttributes, body);
+  return result == CUDA_SUCCESS ? take_over_priority(call, *to) : result;
 }
 
 }  // namespace kvgpu::guest

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "after_wait.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
@@ -284,9 +285,7 @@ CUresult stream_synchronize(CUstream hStream) {
     return break_capture(*stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   if (const CUresult bad = wait_allowed(*stream)) return bad;
-  const CUresult result = synchronize_stream(*stream);
-  if (result == CUDA_SUCCESS) ManagedMemory::after_wait();
-  return result;
+  return after_wait(synchronize_stream(*stream));
 }
 
 CUresult stream_query(CUstream hStream) {

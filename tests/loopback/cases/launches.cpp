@@ -279,6 +279,20 @@ TEST_CASE("stream: attributes, device, context") {
   value = {};
   CU(cuStreamGetAttribute(second, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
   CHECK(value.syncPolicy == CU_SYNC_POLICY_YIELD);
+  value = {};
+  value.priority = -100;  // beyond the range
+  CU(cuStreamSetAttribute(first, CU_STREAM_ATTRIBUTE_PRIORITY, &value));
+  int least = 0, greatest = 0, priority = 0;
+  CU(cuCtxGetStreamPriorityRange(&least, &greatest));
+  REQUIRE(greatest < least);
+  for (CUstream stream : {first, second}) {
+    if (stream == second) CU(cuStreamCopyAttributes(second, first));
+    CU(cuStreamGetPriority(stream, &priority));
+    CHECK(priority == greatest);
+    value = {};
+    CU(cuStreamGetAttribute(stream, CU_STREAM_ATTRIBUTE_PRIORITY, &value));
+    CHECK(value.priority == greatest);
+  }
   CUdevice device = -1;
   CU(cuStreamGetDevice(first, &device));
   CHECK(device == gpu.device);

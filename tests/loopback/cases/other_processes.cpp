@@ -76,11 +76,7 @@ TEST_CASE("other process: physical memory" * doctest::skip()) {
   CU(cuCtxSynchronize());
 }
 
-TEST_CASE("sharing: a descriptor keeps memory, its own process may import it, too") {
-  const Gpu gpu;
-  const size_t bytes = 64 * granularity(gpu.device);
-  size_t before = 0, after = 0, total = 0;
-  CU(cuMemGetInfo(&before, &total));
+static void share_with_itself(const Gpu& gpu, size_t bytes) {
   int descriptor = -1;
   {
     Physical physical(gpu.device, bytes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -105,8 +101,21 @@ TEST_CASE("sharing: a descriptor keeps memory, its own process may import it, to
     set_access(gpu.device, mapped.at, bytes);
     CHECK(read_ints(mapped.at, N) == std::vector<int>(N, 12));
   }
-  CU(cuMemGetInfo(&after, &total));
-  CHECK(after + bytes > before);  // nobody has it any more
+}
+
+TEST_CASE("sharing: a descriptor keeps memory, its own process may import it, too") {
+  const Gpu gpu;
+  const size_t bytes = 64 * granularity(gpu.device);
+  size_t before = 0, after = 0, total = 0;
+  bool is_back = false;
+  // Once is enough: other programs take memory, too.
+  for (int attempt = 0; attempt < 5 && !is_back; ++attempt) {
+    CU(cuMemGetInfo(&before, &total));
+    share_with_itself(gpu, bytes);
+    CU(cuMemGetInfo(&after, &total));
+    is_back = after + bytes > before;
+  }
+  CHECK(is_back);
 }
 
 TEST_CASE("sharing: what is no handle") {

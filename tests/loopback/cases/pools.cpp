@@ -2,6 +2,8 @@
 // Stream-ordered allocation, and what pointers are.
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "support.h"
@@ -283,6 +285,49 @@ TEST_CASE("pool: attributes, trim, access") {
   CHECK(access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   const CUmemAccessDesc wanted{here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CU(cuMemPoolSetAccess(pool, &wanted, 1));
+  CU(cuMemPoolDestroy(pool));
+}
+
+TEST_CASE("pool: what it keeps when the program has waited") {
+  const Gpu gpu;
+  constexpr size_t BYTES = 64 << 20;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device};
+  CUmemoryPool pool, common;
+  CU(cuMemPoolCreate(&pool, &properties));
+  CU(cuDeviceGetDefaultMemPool(&common, gpu.device));
+  CUstream stream;
+  CUevent event;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  const std::function<void()> waits[] = {[&] { CU(cuStreamSynchronize(stream)); },
+                                         [&] {
+                                           CU(cuEventRecord(event, stream));
+                                           CU(cuEventSynchronize(event));
+                                         },
+                                         [&] { CU(cuCtxSynchronize()); }};
+  for (const cuuint64_t threshold : {cuuint64_t{0}, cuuint64_t{BYTES}, ~cuuint64_t{0}}) {
+    for (CUmemoryPool each : {pool, common}) {
+      cuuint64_t before = threshold;
+      CU(cuMemPoolSetAttribute(each, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before));
+      for (const auto& wait : waits) {
+        CU(cuMemPoolTrimTo(each, 0));
+        CUdeviceptr data[2];
+        for (CUdeviceptr& one : data) CU(cuMemAllocFromPoolAsync(&one, BYTES, each, stream));
+        for (CUdeviceptr one : data) CU(cuMemFreeAsync(one, stream));
+        CHECK(number(each, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 2 * BYTES);
+        wait();
+        CHECK(number(each, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) ==
+              std::min<cuuint64_t>(threshold, 2 * BYTES));
+      }
+      CU(cuMemPoolTrimTo(each, 0));
+    }
+  }
+  cuuint64_t none = 0;
+  CU(cuMemPoolSetAttribute(common, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
+  CU(cuEventDestroy(event));
+  CU(cuStreamDestroy(stream));
   CU(cuMemPoolDestroy(pool));
 }
 
