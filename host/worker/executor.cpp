@@ -283,6 +283,7 @@ void run_task(Session& session, const Task& task) {
         log("BUG: %s may not answer %s late: it is not in its `deferred` list (protocol/api.toml)",
             task.op->name, error_name(*session.driver, result).c_str());
       }
+      if (is_sticky(result)) session.print_last_words();
       session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
     }
   }

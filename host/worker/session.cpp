@@ -93,6 +93,20 @@ CUresult Session::enter(Stream& stream) {
   return result;
 }
 
+CUresult Session::finish_driver_wait(const Context& context) {
+  CUresult result = CUDA_SUCCESS;
+  context.while_there([&] {
+    result = enter(context);
+    if (result == CUDA_SUCCESS) result = driver->cuStreamSynchronize(context.watch_stream);
+  });
+  output.deliver(events);
+  return result;
+}
+
+void Session::print_last_words() {
+  for (const auto& context : handles.contexts()) (void)finish_driver_wait(*context);
+}
+
 CUresult Session::violation(const Task& task) {
   end_session("the guest broke the protocol in a record " +
                   std::string(task.op ? task.op->name : "with an unknown opcode") + " at " +

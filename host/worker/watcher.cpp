@@ -45,6 +45,7 @@ void Watcher::look_for_faults() const {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
       log("context of device %d has faulted: %s", context->device,
           error_name(*session_->driver, result).c_str());
+      session_->print_last_words();
       session_->poison.fail(0, 0, 0, result, true);
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "freed_pools.h"
+#include "driver_waits.h"
 #include "managed_memory.h"
 
 namespace kvgpu::guest {
@@ -10,7 +10,8 @@ namespace kvgpu::guest {
 inline CUresult after_wait(CUresult result) {
   if (result != CUDA_SUCCESS) return result;
   ManagedMemory::after_wait();
-  return FreedPools::after_wait();
+  if (const CUresult bad = DriverWaits::output().settle()) return bad;
+  return DriverWaits::memory().settle();
 }
 
 }  // namespace kvgpu::guest

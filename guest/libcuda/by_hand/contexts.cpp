@@ -167,12 +167,6 @@ CUresult ctx_synchronize_v2(CUcontext ctx) {
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (!itself->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult bad = break_captures(*itself)) return bad;
-  Session& session = Session::get();
-  if (session.prints.load(std::memory_order_relaxed)) {
-    const CUresult result =
-        after_wait(call.sync(wire::Op::HOST_SYNC, wire::HostSync{call.context()}));
-    return result != CUDA_SUCCESS ? result : session.finished();
-  }
   return after_wait(finish_work(*itself));
 }
 

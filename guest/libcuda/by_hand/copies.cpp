@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "address_space.h"
+#include "driver_waits.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
 #include "region_memory.h"
@@ -32,9 +33,8 @@ Operand operand(uint64_t address, uint64_t bytes) {
 }
 
 CUresult wait_for(const Enqueue& enqueue, uint64_t number) {
-  Session& session = Session::get();
-  if (session.prints.load(std::memory_order_relaxed)) return synchronize_stream(enqueue.stream());
-  return session.wait(enqueue.stream().word, number);
+  const CUresult bad = Session::get().wait(enqueue.stream().word, number);
+  return bad != CUDA_SUCCESS ? bad : DriverWaits::output().settle();
 }
 
 CUresult refuse_captured_pageable() {

@@ -138,7 +138,7 @@ CUresult event_synchronize(CUevent hEvent) {
   const Recorded state = state_of(*event);
   if (!state.recorded) return CUDA_SUCCESS;
   if (state.capture_id != 0) return CUDA_ERROR_CAPTURED_EVENT;
-  if (state.by_graph || Session::get().prints.load(std::memory_order_relaxed)) {
+  if (state.by_graph) {
     const wire::EventRef body{call.context(), event->handle};
     const CUresult result = after_wait(call.sync(wire::Op::EVENT_SYNC, body));
     return result != CUDA_SUCCESS ? result : Session::get().finished();

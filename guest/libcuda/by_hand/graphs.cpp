@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "driver_waits.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "refuse.h"
@@ -307,6 +308,9 @@ CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
   if (result != CUDA_SUCCESS) {
     Session::get().expect_no_callbacks(exec->host_nodes);
     return result;
+  }
+  if (Session::get().prints.load(std::memory_order_relaxed)) {
+    DriverWaits::output().add(enqueue.stream());  // a kernel of it may
   }
   for (const wire::Handle handle : exec->recorded) {
     Event* const event = tables().events.find(handle);

@@ -105,7 +105,8 @@ CUresult load(wire::Op op, const ImageBytes& image, bool is_library, JitOptions&
             jit.error_log());
     return result;
   }
-  if (out.image.prints) Session::get().prints.store(true, std::memory_order_relaxed);
+  module->prints = out.image.prints != 0;
+  if (module->prints) Session::get().prints.store(true, std::memory_order_relaxed);
   *handle = module->handle;
   return CUDA_SUCCESS;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "driver_waits.h"
 #include "enqueue.h"
 #include "generated/api.gen.h"
 #include "log.h"
@@ -145,24 +146,21 @@ CUresult keep_behind_taken_memory(const Enqueue& enqueue, const Attributes& attr
   return mark_stream(stream, &number);
 }
 
-CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
-                void** extra, const Attributes& attributes) {
-  const Enqueue enqueue(config.hStream);
-  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
-  Function* const function = find(f);
-  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = need_description(*function)) return bad;
+CUresult launch_on(const Enqueue& enqueue, wire::Op op, Function& function,
+                   const CUlaunchConfig& config, void** kernel_params, void** extra,
+                   const Attributes& attributes) {
+  if (const CUresult bad = need_description(function)) return bad;
   const auto& device =
       Session::get().devices()[static_cast<size_t>(enqueue.stream().context->device)].info;
   // On driver 580 a launch that is refused ends the capture that it was for.
-  if (const CUresult bad = check_shape(*function, device, config)) {
+  if (const CUresult bad = check_shape(function, device, config)) {
     return break_capture(enqueue.stream(), bad);
   }
   alignas(16) std::byte params[wire::MAX_PARAM_BYTES];
   wire::Launch body{};
-  const CUresult bad = gather_params(*function, kernel_params, extra, params, &body.param_bytes);
+  const CUresult bad = gather_params(function, kernel_params, extra, params, &body.param_bytes);
   if (bad != CUDA_SUCCESS) return bad;
-  body.function = function->handle;
+  body.function = function.handle;
   body.grid[0] = config.gridDimX;
   body.grid[1] = config.gridDimY;
   body.grid[2] = config.gridDimZ;
@@ -178,10 +176,25 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
     return launch_with_many_params(enqueue, op, body, attribute_part, params);
   }
   const Part param_part{params, body.param_bytes};
-  if (attributes.n > 0 || body.param_bytes > function->param_bytes) {
-    return launch_unchecked(enqueue, op, *function, body, attribute_part, param_part);
+  if (attributes.n > 0 || body.param_bytes > function.param_bytes) {
+    return launch_unchecked(enqueue, op, function, body, attribute_part, param_part);
   }
   return enqueue.submit(op, body, attribute_part, param_part);
+}
+
+// What the driver is to print is printed when the program has waited.
+CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
+                void** extra, const Attributes& attributes) {
+  const Enqueue enqueue(config.hStream);
+  if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
+  Function* const function = find(f);
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult result =
+      launch_on(enqueue, op, *function, config, kernel_params, extra, attributes);
+  if (function->prints && result == CUDA_SUCCESS && enqueue.capture() == nullptr) [[unlikely]] {
+    DriverWaits::output().add(enqueue.stream());
+  }
+  return result;
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ CUresult get_function(wire::Op op, Module* module, const char* name, wire::Handl
     return result;
   }
   function->module = module->handle;
+  function->prints = module->prints;
   function->name = name;
   if (reply.len_bytes >= sizeof out.info) adopt(*function, out);
   module->functions.emplace(name, function->handle);

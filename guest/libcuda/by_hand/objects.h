@@ -68,6 +68,8 @@ inline Context& home_of(Context& context) {
   return context.primary == nullptr ? context : *context.primary;
 }
 
+enum class Due { OUTPUT, MEMORY };  // driver_waits.h
+
 struct Stream {
   wire::Handle handle = 0;
   Context* context = nullptr;
@@ -83,6 +85,7 @@ struct Stream {
   // Work since that number: release by enqueues, after their record is in the ring; acquire by
   // mark_stream().
   std::atomic<bool> dirty{false};
+  std::atomic<bool> is_due[2]{};             // by Due: DriverWaits has it in a list
   std::atomic<bool> has_taken_freed{false};  // freed_memory.h; till launch.cpp has seen to it
   std::atomic<Capture*> capture{nullptr};    // release by begin and end, acquire by enqueues
   // What cuStreamGetCaptureInfo has given out.
@@ -116,6 +119,7 @@ struct Event {
 struct Module {  // of cuModuleLoad* and cuLibraryLoad*
   wire::Handle handle = 0;
   bool is_library = false;
+  bool prints = false;
   Context* context = nullptr;  // of a module; a library has none
   std::mutex mutex;
   std::map<std::string, wire::Handle> functions;
@@ -126,6 +130,7 @@ struct Module {  // of cuModuleLoad* and cuLibraryLoad*
 struct Function {
   wire::Handle handle = 0;
   wire::Handle module = 0;
+  bool prints = false;  // may do so
   std::string name;
   std::mutex mutex;  // while it is described
   // What follows is known: release by describe(), acquire by need_description().

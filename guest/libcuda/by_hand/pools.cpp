@@ -4,9 +4,10 @@
 #include "pools.h"
 
 #include "address_space.h"
+#include "driver_waits.h"
 #include "enqueue.h"
-#include "freed_pools.h"
 #include "generated/api.gen.h"
+#include "kvgpu/plain_calls.gen.h"
 #include "log.h"
 #include "memory_limit.h"
 #include "memory_map.h"
@@ -241,6 +242,17 @@ CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attr, voi
   return CUDA_SUCCESS;
 }
 
+CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep) {
+  const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  if (find(pool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (call.context() != 0) {  // the program may have waited since memory was freed
+    if (const CUresult bad = tell_of_wait(call.context_object())) return bad;
+  }
+  const wire::cuMemPoolTrimTo_in in{call.context(), to_wire(pool), minBytesToKeep};
+  return call.sync(wire::Op::cuMemPoolTrimTo, in);
+}
+
 CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
   const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
@@ -283,6 +295,12 @@ CUresult mem_alloc_from_pool_async(CUdeviceptr* dptr, size_t bytesize, CUmemoryP
 }
 
 namespace {
+
+// Does a wait make the pool (as the memory map names it) give memory back?
+bool gives_back(wire::Handle pool) {
+  const MemPool* const known = tables().mem_pools.find(pool);
+  return known == nullptr || known->release_threshold.load(std::memory_order_relaxed) != UINT64_MAX;
+}
 
 CUresult free_of_pool(const Enqueue& enqueue, const MemoryRange& range) {
   Stream& stream = enqueue.stream();
@@ -329,7 +347,9 @@ CUresult mem_free_async(CUdeviceptr dptr, CUstream hStream) {
   const CUresult result = is_of_pool ? free_of_pool(enqueue, *range)
                                      : enqueue.submit_and_ask(wire::Op::cuMemFreeAsync, body);
   if (result != CUDA_SUCCESS) memory_map().add(*range);
-  if (result == CUDA_SUCCESS && is_of_pool) FreedPools::add(enqueue.stream(), range->pool);
+  if (result == CUDA_SUCCESS && is_of_pool && gives_back(range->pool)) {
+    DriverWaits::memory().add(enqueue.stream());
+  }
   return result;
 }
 

@@ -161,7 +161,7 @@ class Session {
   uint64_t slab_address() const { return reinterpret_cast<uint64_t>(slab()); }
   int region_fd() const { return region_fd_; }
 
-  // A loaded image prints: synchronisation asks the worker, which delivers the output first.
+  // Some loaded image may print.
   std::atomic<bool> prints{false};
 
   // ---- host functions

@@ -38,7 +38,10 @@ CUresult Session::take_error() {
   const auto error = static_cast<CUresult>(ErrorWord::error(word));
   log(Level::DEBUG, "deferred error %d of opcode %llu", error,
       static_cast<unsigned long long>(host_page_->error_opcode));
-  if (ErrorWord::sticky(word)) return error;  // stays: never acknowledged
+  if (ErrorWord::sticky(word)) {  // stays: never acknowledged
+    pump();                       // what the device has printed of it
+    return error;
+  }
   const bool is_first = word != acknowledged_;
   if (is_first) {
     if (const CUresult bad = acknowledge(word, error)) return bad;

@@ -204,17 +204,10 @@ CUresult mark_streams(Stream& stream, std::vector<StreamNumber>* numbers) {
 }
 
 CUresult synchronize_stream(Stream& stream) {
-  Session& session = Session::get();
-  if (session.prints.load(std::memory_order_relaxed)) {
-    const wire::StreamRef body{stream.handle};
-    const CUresult result =
-        session.call(wire::Op::STREAM_SYNC, stream.context->device, nullptr, part(body));
-    return result != CUDA_SUCCESS ? result : session.finished();
-  }
   std::vector<StreamNumber> numbers;
   if (const CUresult bad = mark_streams(stream, &numbers)) return bad;
   for (const StreamNumber& each : numbers) {
-    if (const CUresult bad = session.wait(each.word, each.number)) return bad;
+    if (const CUresult bad = Session::get().wait(each.word, each.number)) return bad;
   }
   return CUDA_SUCCESS;
 }

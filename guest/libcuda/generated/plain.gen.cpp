@@ -91,15 +91,6 @@ CUresult mem_pool_destroy(CUmemoryPool pool) {
   return result;
 }
 
-CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep) {
-  Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
-  if (call.status() != CUDA_SUCCESS) return call.status();
-  if (!is_live(wire::Kind::MEM_POOL, pool)) return CUDA_ERROR_INVALID_VALUE;
-  const wire::cuMemPoolTrimTo_in in{call.context(), to_wire(pool),
-                                    static_cast<uint64_t>(minBytesToKeep)};
-  return call.sync(wire::Op::cuMemPoolTrimTo, in);
-}
-
 CUresult library_unload(CUlibrary library) {
   Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();

@@ -12,6 +12,7 @@ CUresult mark(Session& session, const Task& task, ReplyWriter& reply);
 CUresult upload(Session& session, const Task& task, ReplyWriter& reply);
 CUresult heap_grow(Session& session, const Task& task, ReplyWriter& reply);
 CUresult host_sync(Session& session, const Task& task, ReplyWriter& reply);
+CUresult waited(Session& session, const Task& task, ReplyWriter& reply);
 CUresult stream_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult event_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult pointer_info(Session& session, const Task& task, ReplyWriter& reply);

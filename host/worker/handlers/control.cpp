@@ -104,6 +104,15 @@ CUresult host_sync(Session& session, const Task&, ReplyWriter&) {
   return CUDA_SUCCESS;
 }
 
+// The driver prints and gives memory back whatever it is that one waits for: here nothing.
+CUresult waited(Session& session, const Task& task, ReplyWriter&) {
+  wire::HostSync body;
+  if (!task.read(&body)) session.violation(task);
+  const auto context = session.handles.context(body.context);
+  if (context == nullptr) return CUDA_SUCCESS;  // another thread has ended it
+  return session.finish_driver_wait(*context);
+}
+
 CUresult stream_sync(Session& session, const Task& task, ReplyWriter&) {
   wire::StreamRef body;
   if (!task.read(&body)) session.violation(task);

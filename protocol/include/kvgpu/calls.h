@@ -344,7 +344,7 @@ struct GraphRef {
 struct NodeCount {
   uint64_t n;
 };
-struct HostSync {
+struct HostSync {  // HOST_SYNC, WAITED
   Handle context;
 };
 

@@ -15,7 +15,7 @@ struct LoadImage {
   Handle module;
 };
 struct LoadedImage {
-  uint32_t prints;  // 1: may use printf or assert
+  uint32_t prints;  // 1: may use printf
   uint32_t reserved;
 };
 // JIT options. May follow LoadImage, ends LinkCreate and LinkAdd; n_options x JitOption come after

@@ -251,6 +251,7 @@ enum class Op : uint16_t {
   FLOOR_PLAN = 660,
   HOST_PHYSICAL = 760,
   cuMemMapArrayAsync = 795,
+  WAITED = 796,
 };
 
 // The minor version of the protocol that brought the record.
@@ -441,6 +442,7 @@ constexpr uint16_t minor_of(Op op) {
       return 3;
     case Op::HOST_PHYSICAL:
     case Op::cuMemMapArrayAsync:
+    case Op::WAITED:
       return 4;
     default:
       return 1;
