@@ -259,15 +259,14 @@ SOFTWARE_GPU_API cuDeviceGetDefaultMemPool(CUmemoryPool* handle, CUdevice ordina
 
 SOFTWARE_GPU_API cuDeviceGetMemPool(CUmemoryPool* handle, CUdevice ordinal) {
   Device* device;
-  RETURN_IF_FAILED(find(ordinal, &device));
-  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle || find(ordinal, &device)) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   *handle = handle_of(current_pool(*device));
   return CUDA_SUCCESS;
 }
 
 SOFTWARE_GPU_API cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
   Device* device;
-  RETURN_IF_FAILED(find(ordinal, &device));
+  if (find(ordinal, &device)) return CUDA_ERROR_INVALID_VALUE;  // as driver 580
   std::shared_ptr<MemPool> pool;
   RETURN_IF_FAILED(find_to_use(handle, &pool));
   if (&pool->device != device || pool->is_imported) return CUDA_ERROR_INVALID_VALUE;

@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "freed_point.h"
 #include "kvgpu/records.h"
 #include "stream_window.h"
 
@@ -61,6 +62,7 @@ struct Stream {
   bool captures_to_graph = false;   // of the guest; written by begin and end
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
   StreamWindow window;              // executor only
+  FreedPoint freed;                 // likewise
 
   bool is_legacy() const { return raw == CU_STREAM_LEGACY; }
   // The context that keeps what the stream allocates.

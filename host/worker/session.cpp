@@ -93,7 +93,7 @@ CUresult Session::enter(Stream& stream) {
   return result;
 }
 
-CUresult Session::finish_driver_wait(const Context& context) {
+CUresult Session::print(const Context& context) {
   CUresult result = CUDA_SUCCESS;
   context.while_there([&] {
     result = enter(context);
@@ -104,7 +104,7 @@ CUresult Session::finish_driver_wait(const Context& context) {
 }
 
 void Session::print_last_words() {
-  for (const auto& context : handles.contexts()) (void)finish_driver_wait(*context);
+  for (const auto& context : handles.contexts()) (void)print(*context);
 }
 
 CUresult Session::violation(const Task& task) {

@@ -111,9 +111,9 @@ class Session {
   // without another try no number of it would ever be written.
   [[nodiscard]] CUresult enter(Stream& stream);
 
-  // The driver prints what kernels have printed, and makes pools give memory back, when somebody
-  // waits in it: here for nothing.
-  [[nodiscard]] CUresult finish_driver_wait(const Context& context);
+  // Delivers what kernels have printed. The driver has it when somebody waits in it, here for
+  // nothing.
+  [[nodiscard]] CUresult print(const Context& context);
   // Before the guest hears of a fault.
   void print_last_words();
 

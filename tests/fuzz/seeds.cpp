@@ -101,6 +101,7 @@ Session memory() {
   s.say(Op::HEAP_GROW, wire::HeapGrow{EXTENT_ALIGN_BYTES});
   s.say(Op::cuMemGetInfo_v2, wire::cuMemGetInfo_v2_in{CONTEXT});
   s.say(Op::cuMemFree_v2, wire::MemFree{CONTEXT, MEMORY});
+  s.say(Op::WAITED, wire::HostSync{CONTEXT});
   s.say(Op::HOST_SYNC, wire::HostSync{CONTEXT}).tell(Op::ACK_ERROR, wire::AckError{1});
   s.tell(Op::cuStreamDestroy_v2, wire::StreamRef{STREAM});
   s.say(Op::cuDevicePrimaryCtxReset, wire::ContextReset{CONTEXT});

@@ -104,13 +104,17 @@ CUresult host_sync(Session& session, const Task&, ReplyWriter&) {
   return CUDA_SUCCESS;
 }
 
-// The driver prints and gives memory back whatever it is that one waits for: here nothing.
 CUresult waited(Session& session, const Task& task, ReplyWriter&) {
   wire::HostSync body;
   if (!task.read(&body)) session.violation(task);
   const auto context = session.handles.context(body.context);
   if (context == nullptr) return CUDA_SUCCESS;  // another thread has ended it
-  return session.finish_driver_wait(*context);
+  if (!is_for_device(task, *context)) session.violation(task);
+  if (const CUresult bad = session.print(*context)) return bad;
+  for (const auto& stream : session.handles.streams_of(context->device)) {
+    stream->freed.wait_if_over(*session.driver);
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult stream_sync(Session& session, const Task& task, ReplyWriter&) {

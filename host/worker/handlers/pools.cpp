@@ -58,7 +58,11 @@ CUresult mem_free_async(Session& session, const Task& task, ReplyWriter&) {
   if (range.bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   session.control->shares.remove(ShareKind::POINTER, body.dptr);
   const CUresult result = session.driver->cuMemFreeAsync(body.dptr, task.stream->raw);
-  if (result != CUDA_SUCCESS) session.add_device_range(body.dptr, range);
+  if (result != CUDA_SUCCESS) {
+    session.add_device_range(body.dptr, range);
+  } else {
+    task.stream->freed.note();
+  }
   return result;
 }
 
