@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("rows.toml")
@@ -30,6 +30,7 @@ class Subject:
     quick: bool = True
     until: str = ""
     pairs: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or (self.kind == "start") != (self.until in ("line", "end")):

@@ -71,8 +71,9 @@ class Runner:
         return left_s
 
     def _environment(self, subject: Subject, side: Side) -> dict[str, str]:
+        environment = side.environment | subject.environment
         is_workload = subject.command.startswith("{workload}")
-        return with_benchmarks(side.environment) if is_workload else side.environment
+        return with_benchmarks(environment) if is_workload else environment
 
     def _process(self, subject: Subject, name: str, *options: str) -> Served:
         side = self._sides.get(name)
