@@ -169,6 +169,7 @@ void Backlog::hold(const Task& task, Uses uses) {
   auto held = std::make_unique<Held>(task, std::vector(task.body.begin(), task.body.end()),
                                      std::move(uses));
   held->task.body = held->body;
+  if (task.stream != nullptr) held->stream = task.stream->shared_from_this();
   session_->dependencies.add(task.seq, held->uses);
   ++n_records_;
   n_bytes_ += held->body.size();

@@ -70,6 +70,7 @@ class Backlog {
     Task task;
     std::vector<std::byte> body;  // what task.body points to
     Uses uses;
+    std::shared_ptr<Stream> stream;  // what task.stream points to
   };
 
   explicit Backlog(Session* session) : session_(session) {}

@@ -88,20 +88,21 @@ DeviceSeqs DeviceOrder::take_waits(wire::Handle event) {
   return found;
 }
 
-void DeviceOrder::place(Task* task, uint32_t device) {
-  const bool crosses = crosses_devices(*task);
-  task->wait_for = crosses ? routed_ : DeviceSeqs{};
-  const auto [is_wait, events] = use_of(*task);
+DeviceSeqs DeviceOrder::place(const Task& task, uint32_t device) {
+  const bool crosses = crosses_devices(task);
+  DeviceSeqs wait_for = crosses ? routed_ : DeviceSeqs{};
+  const auto [is_wait, events] = use_of(task);
   for (const wire::Handle event : events) {
     if (is_wait) {
-      note_wait(event, device, task->seq);
+      note_wait(event, device, task.seq);
     } else {
       const DeviceSeqs waits = take_waits(event);
-      if (!crosses) add(&task->wait_for, waits);  // else these are among all
+      if (!crosses) add(&wait_for, waits);  // else these are among all
     }
   }
-  task->wait_for[device] = 0;  // its own executor keeps the order of the records
-  routed_[device] = task->seq;
+  wait_for[device] = 0;  // its own executor keeps the order of the records
+  routed_[device] = task.seq;
+  return wait_for;
 }
 
 }  // namespace kvgpu::worker

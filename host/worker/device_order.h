@@ -11,8 +11,8 @@ namespace kvgpu::worker {
 // Of the thread that reads the records.
 class DeviceOrder {
  public:
-  // Sets what the other devices must have done before the record, which goes to `device` next.
-  void place(Task* task, uint32_t device);
+  // What the other devices must have done before the record, which goes to `device` next.
+  DeviceSeqs place(const Task& task, uint32_t device);
 
  private:
   // The guest chooses them, and some are never heard of again.

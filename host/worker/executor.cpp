@@ -38,7 +38,7 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
 
 void TaskQueue::commit(const Task& task) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  *slot_at(tail) = {task.seq, task.position, task.op, reserved_bytes_, task.wait_for};
+  *slot_at(tail) = {task.seq, task.position, task.op, reserved_bytes_, *task.wait_for};
   // seq_cst with the sleeper's flag: either it sees the record, or we see that it sleeps
   tail_.store(tail + reserved_bytes_, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) != 0) {
@@ -63,7 +63,7 @@ bool TaskQueue::peek(Task* task) {
     task->seq = slot->seq;
     task->position = slot->position;
     task->op = slot->op;
-    task->wait_for = slot->wait_for;
+    task->wait_for = &slot->wait_for;
     return true;
   }
 }
@@ -88,7 +88,11 @@ void TaskQueue::pop(const Task&) {
 }
 
 Executor::Executor(Session* session, int device, Pool* pool)
-    : session_(session), device_(device), pool_(pool), backlog_(session) {}
+    : session_(session),
+      device_(device),
+      pool_(pool),
+      backlog_(session),
+      cache_(&session->handles) {}
 
 void Executor::start() { std::thread(&Executor::run, this).detach(); }
 
@@ -106,14 +110,14 @@ void Executor::run() {
 }
 
 bool Executor::step() {
-  Task task{};
+  Task task;
   if (!queue_.peek(&task)) return release_some();
   take(task);
   queue_.pop(task);
   return true;
 }
 
-void Executor::take(const Task& task) {
+void Executor::take(Task& task) {
   execute(task);
   done_seq_.store(task.seq, std::memory_order_release);
   if (!backlog_.empty() && ++since_release_ >= RELEASE_EVERY) (void)release_some();
@@ -125,17 +129,19 @@ struct EnqueueHead {
   uint64_t mark;
 };
 
-void Executor::execute(const Task& queued) {
-  Task task = queued;
-  if (task.op->route == Route::BLOCK) return start_blocking(std::move(task));
+void Executor::execute(Task& task) {
+  if (task.op->route == Route::BLOCK) return start_blocking(task);
   // Others may wait for what is held here.
-  for (Spin spin; !session_->have_done(task.wait_for);) {
-    if (release_held(RELEASE_EVERY) == 0) spin.wait();
+  if (task.wait_for != nullptr) {
+    for (Spin spin; !session_->have_done(*task.wait_for);) {
+      if (release_held(RELEASE_EVERY) == 0) spin.wait();
+    }
   }
   if (task.op->route == Route::ENQUEUE) {
     EnqueueHead head;
     if (!task.read(&head)) session_->violation(task);
-    task.stream = session_->handles.stream(head.stream);
+    task.cache = &cache_;
+    task.stream = cache_.stream(head.stream);
     if (task.stream == nullptr || task.stream->context->device != device_)
       session_->violation(task);
   }
@@ -165,8 +171,9 @@ void Executor::start_blocking(Task task) {
   task.body = *bytes;
   std::shared_ptr<Quiet> quiet;
   if (frees_memory(task)) quiet = std::make_shared<Quiet>(*session_, device_);
-  const bool accepted = pool_->submit([session = session_, task, bytes, quiet] {
-    session->wait_for_others(task.wait_for);
+  const DeviceSeqs before = task.wait_for == nullptr ? DeviceSeqs{} : *task.wait_for;
+  const bool accepted = pool_->submit([session = session_, task, bytes, quiet, before] {
+    session->wait_for_others(before);
     if (session->dependencies.any()) {
       session->dependencies.wait(task.seq, uses_of(*session, task));
     }

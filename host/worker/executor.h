@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backlog.h"
+#include "handle_cache.h"
 #include "kvgpu/ring.h"
 #include "pool.h"
 #include "spin.h"
@@ -68,7 +69,7 @@ class Executor {
 
   // The same for who reads and executes in one thread (Session::read_commands()): this record,
   // whose body lasts as long as the call; some of what is held.
-  void take(const Task& task);
+  void take(Task& task);
   bool release_some() { return release_held(RELEASE_EVERY) > 0; }
   bool holds_any() const { return !backlog_.empty(); }
 
@@ -80,7 +81,7 @@ class Executor {
   static constexpr int RELEASE_EVERY = 32;  // records, between looks at what is held
 
   void run();
-  void execute(const Task& task);
+  void execute(Task& task);
   void start_blocking(Task task);
   void hold(const Task& task, Uses uses);
   int release_held(int limit);
@@ -90,6 +91,7 @@ class Executor {
   Pool* const pool_;
   TaskQueue queue_;
   Backlog backlog_;
+  HandleCache cache_;
   int since_release_ = 0;  // records executed since the backlog was looked at
   Spin spin_;
   // Executed, held, or given to the pool. Release by step(), acquire by wait_for_others().

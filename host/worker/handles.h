@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -51,7 +52,7 @@ struct Context {
   }
 };
 
-struct Stream {
+struct Stream : std::enable_shared_from_this<Stream> {
   std::atomic<CUstream> raw{nullptr};  // null: its creation has failed (Session::enter())
   std::shared_ptr<Context> context;
   wire::Handle context_handle;
@@ -188,6 +189,12 @@ class HandleTable {
     return insert(table, handle, wire::Kind::CONTEXT, std::move(context));
   }
 
+  // How often a handle of this kind has gone: while that is the same number, what was found is
+  // found again (handle_cache.h).
+  [[nodiscard]] uint64_t n_gone(wire::Kind kind) const {
+    return n_gone_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
+  }
+
   // And all that it owns.
   void remove(wire::Handle handle) {
     const std::unique_lock lock(mutex_);
@@ -195,6 +202,7 @@ class HandleTable {
     while (!going.empty()) {
       const wire::Handle each = going.back();
       going.pop_back();
+      count_gone(wire::handle_kind(each));
       erase_raw(each);
       streams_.erase(each);
       contexts_.erase(each);
@@ -207,6 +215,7 @@ class HandleTable {
   // A reset context takes all that was made in it along.
   void remove_streams_of(wire::Handle context) {
     const std::unique_lock lock(mutex_);
+    count_gone(wire::Kind::STREAM);
     std::erase_if(streams_,
                   [&](const auto& item) { return item.second->context_handle == context; });
   }
@@ -260,6 +269,9 @@ class HandleTable {
     wire::Handle owner;
   };
   // These hold the lock.
+  void count_gone(wire::Kind kind) {
+    n_gone_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_release);
+  }
   void insert_raw(wire::Handle handle, Raw object) {
     if (object.owner != 0) owned_[object.owner].insert(handle);
     by_raw_[object.raw] = handle;
@@ -277,6 +289,8 @@ class HandleTable {
   }
 
   mutable std::shared_mutex mutex_;
+  // By kind. Release under the lock, acquire by who has found something before.
+  std::array<std::atomic<uint64_t>, 16> n_gone_{};
   std::unordered_map<const void*, wire::Handle> by_raw_;
   uint64_t n_named_nodes_ = 0;
   std::unordered_map<wire::Handle, Raw> raw_;

@@ -182,9 +182,13 @@ void Session::read_commands() {
   if (own != nullptr) prepare_driver_thread(*driver);
   Spin spin;
   Patience patience;
+  Gathering gathering;
   for (;;) {
     if (read_command() || (own != nullptr && own->release_some())) {
       spin.reset();
+      gathering.found();
+    } else if (gathering.waits()) {
+      continue;
     } else if (own != nullptr && own->holds_any()) {
       spin.wait();
     } else if (!spin.once()) {
@@ -216,7 +220,7 @@ void Session::sleep_until_kicked() {
 }
 
 void Session::handle_record(const wire::Header& header) {
-  Task task{};
+  Task task;
   task.header = header;
   task.seq = ++seq_;
   task.position = commands_.position();
@@ -238,7 +242,8 @@ void Session::handle_record(const wire::Header& header) {
   std::byte* const record = executor.queue().reserve(wire::padded(header.len_bytes));
   commands_.take(header, record);
   task.body = {record + sizeof header, header.len_bytes - sizeof header};
-  device_order_.place(&task, device);
+  const DeviceSeqs wait_for = device_order_.place(task, device);
+  task.wait_for = &wait_for;
   executor.queue().commit(task);
 }
 

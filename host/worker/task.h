@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <type_traits>
 
@@ -14,7 +13,8 @@
 namespace kvgpu::worker {
 
 struct OpInfo;
-struct Stream;  // handles.h
+struct Stream;      // handles.h
+class HandleCache;  // handle_cache.h
 
 inline constexpr size_t MAX_DEVICES = 16;
 using DeviceSeqs = std::array<uint64_t, MAX_DEVICES>;
@@ -26,8 +26,12 @@ struct Task {
   uint64_t seq;       // number of the record in the session, from 1
   uint64_t position;  // in the ring, for error reports
   const OpInfo* op;
-  DeviceSeqs wait_for{};  // what other devices' executors must have done before; 0: nothing
-  std::shared_ptr<Stream> stream;  // of an ENQUEUE record, looked up by the executor
+  // What other devices' executors must have done before it is executed; null: nothing. Lasts till
+  // then.
+  const DeviceSeqs* wait_for = nullptr;
+  // Of an ENQUEUE record: its executor's, and what that has looked up.
+  HandleCache* cache = nullptr;
+  Stream* stream = nullptr;
 
   bool wants_reply() const { return !(header.flags & wire::NOREPLY); }
 

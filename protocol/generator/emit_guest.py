@@ -35,7 +35,9 @@ def exports_cpp(model: Model) -> str:
     text = f'{banner(model)}#include "by_hand/error_log.h"\n#include "by_hand/session.h"\n#include "by_hand/trace.h"\n'
     text += '#include "generated/api.gen.h"\n\n'
     text += "namespace guest = kvgpu::guest;\n\n"
-    text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n\n'
+    text += '#define EXPORT extern "C" __attribute__((visibility("default")))\n'
+    # Where nothing is traced the arguments stay in their registers.
+    text += "#define INLINE __attribute__((always_inline))\n\n"
     twins = {n: model.twin_of(n) for n in model.exported}
     for row in model.rows:
         text += _export(row, row.name, "CU_STREAM_LEGACY")
@@ -65,7 +67,7 @@ def _export(row: Row, symbol: str, default_stream: str) -> str:
     return (
         f"EXPORT CUresult CUDAAPI {symbol}({_parameters(row)}) {{\n"
         f"  static constinit guest::TracedEntry entry{{{entry}}};\n"
-        f'  return guest::answered("{symbol}", guest::traced(entry, [&] {{\n{check}'
+        f'  return guest::answered("{symbol}", guest::traced(entry, [&]() INLINE {{\n{check}'
         f"  return guest::{snake_case(row.name)}({', '.join(names)});\n}}"
         f"{''.join(', ' + name for name in params)}));\n}}\n"
     )

@@ -24,8 +24,7 @@ struct Records {
     task.body = body;
     task.seq = ++seq;
     task.op = &info;
-    order.place(&task, device);
-    return task.wait_for;
+    return order.place(task, device);
   }
   DeviceSeqs launch(uint32_t device) { return after(device, wire::Op::cuLaunchKernel); }
   DeviceSeqs wait(uint32_t device, wire::Handle event) {

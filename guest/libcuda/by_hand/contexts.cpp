@@ -27,11 +27,6 @@ Context* current_itself() {
   const ContextStack& stack = context_stack();
   return stack.empty() ? nullptr : stack.back();
 }
-Context* current_context() {
-  Context* const itself = current_itself();
-  const bool is_green = itself != nullptr && itself->primary != nullptr && !itself->destroyed;
-  return is_green ? itself->primary : itself;
-}
 uint64_t next_context_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;

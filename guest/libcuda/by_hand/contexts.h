@@ -5,11 +5,15 @@
 
 namespace kvgpu::guest {
 
-// The calling thread's current context; null: none. An inactive primary context counts as current,
-// as in the driver. For a green context that lives it is the primary one.
-Context* current_context();
-// The same, or the green context itself.
+// The calling thread's current context, green or not; null: none. An inactive primary context
+// counts as current, as in the driver. Whoever needs it more than once passes it on: a look at what
+// a thread has for itself is a call into the loader.
 Context* current_itself();
+// For a green context that lives the primary one.
+inline Context* current_context(Context* itself = current_itself()) {
+  const bool is_green = itself != nullptr && itself->primary != nullptr && !itself->destroyed;
+  return is_green ? itself->primary : itself;
+}
 // Active from here on, retained or not.
 CUresult wake_primary(Context& primary);
 void push_context(Context& context);
@@ -25,10 +29,10 @@ uint64_t next_context_id();  // of cuCtxGetId
 
 // The object behind a stream argument: null, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are in the
 // current context, a handle says itself where it is. Null and `error` where it is no stream.
-Stream* find_stream(CUstream stream, CUresult* error);
-// Where none is current, the context of a stream that has a handle: as natively, that is enough for
-// most calls. Otherwise null: the current one.
-Context* context_of(CUstream stream);
+Stream* find_stream(CUstream stream, CUresult* error, Context* itself = current_itself());
+// The current one. Where there is none, the context of a stream that has a handle: as natively,
+// that is enough for most calls.
+Context* context_of(CUstream stream, Context* itself = current_itself());
 // The same for a question about it: none while its capture is broken.
 Stream* find_unbroken(CUstream stream, CUresult* error);
 

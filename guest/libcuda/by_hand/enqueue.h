@@ -12,11 +12,7 @@ CUresult mark_stream(Stream& stream, uint64_t* number);
 
 class Enqueue {
  public:
-  explicit Enqueue(CUstream stream) : call_(CaptureRule::ALLOWED, context_of(stream)) {
-    if ((status_ = call_.status()) != CUDA_SUCCESS) return;
-    stream_ = find_stream(stream, &status_);
-    if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);
-  }
+  explicit Enqueue(CUstream stream) : Enqueue(stream, current_itself()) {}
 
   // On a stream of ours.
   explicit Enqueue(Stream& stream)
@@ -32,7 +28,7 @@ class Enqueue {
 
   // Fire and forget; on a capturing stream, or where the caller wants to know, with a reply.
   template <typename Body, typename... Parts>
-  CUresult submit(wire::Op op, Body body, Parts... parts) const {
+  [[gnu::always_inline]] CUresult submit(wire::Op op, Body body, Parts... parts) const {
     body.stream = stream_->handle;
     body.mark = 0;
     if (asks_ || capture() != nullptr) return submit_and_ask(op, body, parts...);
@@ -83,6 +79,13 @@ class Enqueue {
   }
 
  private:
+  Enqueue(CUstream stream, Context* itself)
+      : call_(CaptureRule::ALLOWED, context_of(stream, itself)) {
+    if ((status_ = call_.status()) != CUDA_SUCCESS) return;
+    stream_ = find_stream(stream, &status_, itself);
+    if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);
+  }
+
   int device() const { return stream_->context->device; }
 
   Call call_;

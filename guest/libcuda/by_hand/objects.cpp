@@ -7,11 +7,6 @@
 
 namespace kvgpu::guest {
 
-Tables& tables() {
-  static auto& all = *new Tables;
-  return all;
-}
-
 void DeviceExecs::add(uint64_t device_handle, wire::Handle handle) {
   const std::lock_guard lock(mutex_);
   handles_[device_handle] = handle;

@@ -350,7 +350,11 @@ struct Tables {
   Table<Reference> references;
   DeviceExecs device_execs;
 };
-Tables& tables();  // never destroyed: exit handlers of other libraries still call us
+inline Tables& tables() {
+  static auto& all =
+      *new Tables;  // never destroyed: exit handlers of other libraries still call us
+  return all;
+}
 
 template <typename CudaHandle>
 wire::Handle to_wire(CudaHandle handle) {

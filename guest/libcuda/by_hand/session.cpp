@@ -15,11 +15,6 @@
 
 namespace kvgpu::guest {
 
-Session& Session::get() {
-  static auto& session = *new Session;
-  return session;
-}
-
 // ---- sending
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {
@@ -37,8 +32,8 @@ CUresult Session::wait_for_room(uint32_t len_bytes) {
 }
 
 void Session::kick_if_asleep() {
-  fence_full();  // our commit before our look: pairs with the worker's fence in
-                 // sleep_until_kicked()
+  // Our commit before our look: pairs with the worker's fence in sleep_until_kicked().
+  weakly_ordered_ ? memory_fence() : fence_full();
   // Each sleep has its own number: one kick each is enough.
   const uint64_t sleep = load_relaxed(host_page_->need_wakeup);
   if (sleep == 0 || kicked_.exchange(sleep, std::memory_order_relaxed) == sleep) return;

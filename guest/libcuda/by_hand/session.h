@@ -44,7 +44,10 @@ struct DeviceState {
 
 class Session {
  public:
-  static Session& get();
+  static Session& get() {
+    static auto& session = *new Session;
+    return session;
+  }
 
   // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at
   // the next call.
@@ -93,7 +96,7 @@ class Session {
   // The same for work of the GPU. What a thread gives after work of its own was skipped must not be
   // executed before it has been told: then this sends nothing and returns the deferred error.
   template <typename... Parts>
-  CUresult send_work(wire::Op op, int device, Parts... parts) {
+  [[gnu::always_inline]] CUresult send_work(wire::Op op, int device, Parts... parts) {
     return post(op, device, Carries::WORK, parts...);
   }
   // The same of work whose end the program may wait for by a number of this record.
@@ -111,7 +114,9 @@ class Session {
   std::optional<uint64_t> take_freed(wire::Handle stream, wire::Handle pool, uint64_t bytes);
 
   // Has the host this record? An older one may not.
-  bool speaks(wire::Op op) const { return wire::minor_of(op) == 1 || wire::minor_of(op) <= minor_; }
+  [[gnu::always_inline]] bool speaks(wire::Op op) const {
+    return wire::minor_of(op) == 1 || wire::minor_of(op) <= minor_;
+  }
 
   // Tells the session's log on the host what this program misses; nothing where the host is older.
   void report_refused(const char* entry_point);
@@ -181,7 +186,7 @@ class Session {
   // Of a user object: once, when the worker asks for it, which may be never.
   uint64_t add_destructor(HostFunction function);
   void drop_destructor(uint64_t id);  // the worker never will
-  static bool in_callback();
+  static bool in_callback() { return thread_.runs_callback; }
 
   CUresult ended_error() const { return ended_.load(std::memory_order_relaxed); }
 
@@ -208,11 +213,11 @@ class Session {
   };
   static constexpr size_t MAX_LOST = 16;  // ranges of a word; the oldest become one
 
-  // What a thread knows of deferred errors.
   static constexpr uint64_t NEW_THREAD = ~0ull;
   struct Thread {
-    uint64_t told = NEW_THREAD;  // the error word
+    uint64_t told = NEW_THREAD;  // what it knows of deferred errors: the error word
     bool has_work = false;       // given, and not waited for
+    bool runs_callback = false;
   };
   struct ThreadEnd {
     ~ThreadEnd();
@@ -238,7 +243,7 @@ class Session {
   enum class Carries { WORK, MARKED_WORK, NO_WORK };
 
   template <typename... Parts>
-  CUresult post(wire::Op op, int device, Carries what, Parts... parts) {
+  [[gnu::always_inline]] CUresult post(wire::Op op, int device, Carries what, Parts... parts) {
     if (every_call_waits_) [[unlikely]]
       return ask(op, device, nullptr, what, parts...);
     if (!speaks(op)) return too_new(op);

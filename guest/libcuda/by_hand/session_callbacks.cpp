@@ -11,14 +11,6 @@
 
 namespace kvgpu::guest {
 
-namespace {
-
-thread_local bool this_thread_runs_a_callback = false;
-
-}  // namespace
-
-bool Session::in_callback() { return this_thread_runs_a_callback; }
-
 uint64_t Session::add_entry(HostEntry entry) {
   const uint64_t id = next_host_function_++;
   host_functions_.emplace(id, std::move(entry));
@@ -129,7 +121,7 @@ void Session::await_callbacks(std::unique_lock<std::mutex>& lock) {
 // One at a time, as the driver does. While one is expected this thread looks at the event ring
 // itself: no other may be there.
 void Session::run_callbacks() {
-  this_thread_runs_a_callback = true;
+  thread_.runs_callback = true;
   std::unique_lock lock(callback_mutex_);
   while (ended_error() == CUDA_SUCCESS) {
     await_callbacks(lock);

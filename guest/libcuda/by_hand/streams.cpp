@@ -57,22 +57,21 @@ Stream* per_thread_stream(Context& context, CUresult* error) {
 
 }  // namespace
 
-Context* context_of(CUstream handle) {
-  if (current_context() != nullptr) return nullptr;
+Context* context_of(CUstream handle, Context* itself) {
+  if (Context* const current = current_context(itself)) return current;
   const Stream* const stream = tables().streams.find(to_wire(handle));
   return stream == nullptr ? nullptr : stream->context;
 }
 
-Stream* find_stream(CUstream handle, CUresult* error) {
-  Context* context = current_context();
-  if (context == nullptr) context = context_of(handle);
+Stream* find_stream(CUstream handle, CUresult* error, Context* itself) {
+  const Context* const context = context_of(handle, itself);
   if (context == nullptr || !context->active.load(std::memory_order_acquire)) {
     *error = context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return nullptr;
   }
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return current_itself()->legacy;
-  if (handle == CU_STREAM_PER_THREAD && current_itself()->primary == nullptr) {
-    return per_thread_stream(*current_itself(), error);
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return itself->legacy;
+  if (handle == CU_STREAM_PER_THREAD && itself->primary == nullptr) {
+    return per_thread_stream(*itself, error);
   }
   Stream* const stream = tables().streams.find(to_wire(handle));
   if (stream == nullptr) *error = CUDA_ERROR_INVALID_HANDLE;

@@ -9,29 +9,33 @@
 namespace guest = kvgpu::guest;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#define INLINE __attribute__((always_inline))
 
 EXPORT CUresult CUDAAPI cuInit(unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuInit", "local", "Flags"};
-  return guest::answered("cuInit", guest::traced(entry, [&] { return guest::init(Flags); }, Flags));
+  return guest::answered("cuInit",
+                         guest::traced(entry, [&]() INLINE { return guest::init(Flags); }, Flags));
 }
 EXPORT CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
   static constinit guest::TracedEntry entry{"cuDriverGetVersion", "local", "driverVersion"};
   return guest::answered(
       "cuDriverGetVersion",
       guest::traced(
-          entry, [&] { return guest::driver_get_version(driverVersion); }, driverVersion));
+          entry, [&]() INLINE { return guest::driver_get_version(driverVersion); }, driverVersion));
 }
 EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char** pStr) {
   static constinit guest::TracedEntry entry{"cuGetErrorString", "local", "error pStr"};
   return guest::answered(
       "cuGetErrorString",
-      guest::traced(entry, [&] { return guest::get_error_string(error, pStr); }, error, pStr));
+      guest::traced(
+          entry, [&]() INLINE { return guest::get_error_string(error, pStr); }, error, pStr));
 }
 EXPORT CUresult CUDAAPI cuGetErrorName(CUresult error, const char** pStr) {
   static constinit guest::TracedEntry entry{"cuGetErrorName", "local", "error pStr"};
   return guest::answered(
       "cuGetErrorName",
-      guest::traced(entry, [&] { return guest::get_error_name(error, pStr); }, error, pStr));
+      guest::traced(
+          entry, [&]() INLINE { return guest::get_error_name(error, pStr); }, error, pStr));
 }
 EXPORT CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion,
                                          cuuint64_t flags) {
@@ -40,8 +44,8 @@ EXPORT CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cud
   return guest::answered(
       "cuGetProcAddress",
       guest::traced(
-          entry, [&] { return guest::get_proc_address(symbol, pfn, cudaVersion, flags); }, symbol,
-          pfn, cudaVersion, flags));
+          entry, [&]() INLINE { return guest::get_proc_address(symbol, pfn, cudaVersion, flags); },
+          symbol, pfn, cudaVersion, flags));
 }
 EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion,
                                             cuuint64_t flags,
@@ -50,7 +54,7 @@ EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** pfn, int 
                                             "symbol pfn cudaVersion flags symbolStatus"};
   return guest::answered("cuGetProcAddress_v2", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       return guest::get_proc_address_v2(
                                                           symbol, pfn, cudaVersion, flags,
                                                           symbolStatus, CU_STREAM_LEGACY);
@@ -63,14 +67,14 @@ EXPORT CUresult CUDAAPI cuGetExportTable(const void** ppExportTable, const CUuui
   return guest::answered(
       "cuGetExportTable",
       guest::traced(
-          entry, [&] { return guest::get_export_table(ppExportTable, pExportTableId); },
+          entry, [&]() INLINE { return guest::get_export_table(ppExportTable, pExportTableId); },
           ppExportTable, pExportTableId));
 }
 EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   static constinit guest::TracedEntry entry{"cuDeviceGet", "local", "device ordinal"};
   return guest::answered("cuDeviceGet", guest::traced(
                                             entry,
-                                            [&] {
+                                            [&]() INLINE {
                                               if (!guest::Session::is_open())
                                                 return CUDA_ERROR_NOT_INITIALIZED;
                                               return guest::device_get(device, ordinal);
@@ -81,7 +85,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetCount(int* count) {
   static constinit guest::TracedEntry entry{"cuDeviceGetCount", "local", "count"};
   return guest::answered("cuDeviceGetCount", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::device_get_count(count);
@@ -92,7 +96,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetName(char* name, int len, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceGetName", "local", "name len dev"};
   return guest::answered("cuDeviceGetName", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::device_get_name(name, len, dev);
@@ -103,7 +107,7 @@ EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceTotalMem_v2", "local", "bytes dev"};
   return guest::answered("cuDeviceTotalMem_v2", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::device_total_mem_v2(bytes, dev);
@@ -114,7 +118,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib,
   static constinit guest::TracedEntry entry{"cuDeviceGetAttribute", "local", "pi attrib dev"};
   return guest::answered("cuDeviceGetAttribute", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::device_get_attribute(
@@ -126,7 +130,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceGetUuid", "local", "uuid dev"};
   return guest::answered("cuDeviceGetUuid", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::device_get_uuid(uuid, dev);
@@ -137,7 +141,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceGetUuid_v2", "local", "uuid dev"};
   return guest::answered("cuDeviceGetUuid_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::device_get_uuid_v2(uuid, dev);
@@ -148,7 +152,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice de
   static constinit guest::TracedEntry entry{"cuDeviceGetPCIBusId", "local", "pciBusId len dev"};
   return guest::answered("cuDeviceGetPCIBusId", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::device_get_pci_bus_id(pciBusId,
@@ -160,7 +164,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusI
   static constinit guest::TracedEntry entry{"cuDeviceGetByPCIBusId", "local", "dev pciBusId"};
   return guest::answered("cuDeviceGetByPCIBusId", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::device_get_by_pci_bus_id(
@@ -173,7 +177,7 @@ EXPORT CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevi
                                             "major minor dev"};
   return guest::answered("cuDeviceComputeCapability", guest::traced(
                                                           entry,
-                                                          [&] {
+                                                          [&]() INLINE {
                                                             if (!guest::Session::is_open())
                                                               return CUDA_ERROR_NOT_INITIALIZED;
                                                             return guest::device_compute_capability(
@@ -185,7 +189,7 @@ EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int* bytes, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceTotalMem", "local", "bytes dev"};
   return guest::answered("cuDeviceTotalMem", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::device_total_mem(bytes, dev);
@@ -196,7 +200,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceGetProperties", "local", "prop dev"};
   return guest::answered("cuDeviceGetProperties", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::device_get_properties(prop,
@@ -211,7 +215,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityTy
   return guest::answered("cuDeviceGetExecAffinitySupport",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_get_exec_affinity_support(pi, type, dev);
                              },
@@ -225,7 +229,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetHostAtomicCapabilities(unsigned int* capabili
   return guest::answered("cuDeviceGetHostAtomicCapabilities",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_get_host_atomic_capabilities(
                                    capabilities, operations, count, dev);
@@ -237,7 +241,7 @@ EXPORT CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   return guest::answered("cuModuleGetLoadingMode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::module_get_loading_mode(mode);
                              },
@@ -247,25 +251,27 @@ EXPORT CUresult CUDAAPI cuLogsRegisterCallback(CUlogsCallback callbackFunc, void
                                                CUlogsCallbackHandle* callback_out) {
   static constinit guest::TracedEntry entry{"cuLogsRegisterCallback", "local",
                                             "callbackFunc userData callback_out"};
-  return guest::answered(
-      "cuLogsRegisterCallback",
-      guest::traced(
-          entry,
-          [&] { return guest::logs_register_callback(callbackFunc, userData, callback_out); },
-          callbackFunc, userData, callback_out));
+  return guest::answered("cuLogsRegisterCallback", guest::traced(
+                                                       entry,
+                                                       [&]() INLINE {
+                                                         return guest::logs_register_callback(
+                                                             callbackFunc, userData, callback_out);
+                                                       },
+                                                       callbackFunc, userData, callback_out));
 }
 EXPORT CUresult CUDAAPI cuLogsUnregisterCallback(CUlogsCallbackHandle callback) {
   static constinit guest::TracedEntry entry{"cuLogsUnregisterCallback", "local", "callback"};
   return guest::answered(
       "cuLogsUnregisterCallback",
-      guest::traced(entry, [&] { return guest::logs_unregister_callback(callback); }, callback));
+      guest::traced(
+          entry, [&]() INLINE { return guest::logs_unregister_callback(callback); }, callback));
 }
 EXPORT CUresult CUDAAPI cuLogsCurrent(CUlogIterator* iterator_out, unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuLogsCurrent", "local", "iterator_out flags"};
   return guest::answered(
-      "cuLogsCurrent",
-      guest::traced(
-          entry, [&] { return guest::logs_current(iterator_out, flags); }, iterator_out, flags));
+      "cuLogsCurrent", guest::traced(
+                           entry, [&]() INLINE { return guest::logs_current(iterator_out, flags); },
+                           iterator_out, flags));
 }
 EXPORT CUresult CUDAAPI cuLogsDumpToFile(CUlogIterator* iterator, const char* pathToFile,
                                          unsigned int flags) {
@@ -274,8 +280,8 @@ EXPORT CUresult CUDAAPI cuLogsDumpToFile(CUlogIterator* iterator, const char* pa
   return guest::answered(
       "cuLogsDumpToFile",
       guest::traced(
-          entry, [&] { return guest::logs_dump_to_file(iterator, pathToFile, flags); }, iterator,
-          pathToFile, flags));
+          entry, [&]() INLINE { return guest::logs_dump_to_file(iterator, pathToFile, flags); },
+          iterator, pathToFile, flags));
 }
 EXPORT CUresult CUDAAPI cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size,
                                            unsigned int flags) {
@@ -284,14 +290,14 @@ EXPORT CUresult CUDAAPI cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer
   return guest::answered(
       "cuLogsDumpToMemory",
       guest::traced(
-          entry, [&] { return guest::logs_dump_to_memory(iterator, buffer, size, flags); },
+          entry, [&]() INLINE { return guest::logs_dump_to_memory(iterator, buffer, size, flags); },
           iterator, buffer, size, flags));
 }
 EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDevicePrimaryCtxRetain", "sync", "pctx dev"};
   return guest::answered("cuDevicePrimaryCtxRetain", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::device_primary_ctx_retain(
@@ -304,7 +310,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
   return guest::answered("cuDevicePrimaryCtxRelease",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_release(dev);
                              },
@@ -315,7 +321,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   return guest::answered("cuDevicePrimaryCtxRelease_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_release_v2(dev);
                              },
@@ -327,7 +333,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* f
   return guest::answered("cuDevicePrimaryCtxGetState",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_get_state(dev, flags, active);
                              },
@@ -338,7 +344,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int fl
   return guest::answered("cuDevicePrimaryCtxSetFlags",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_set_flags(dev, flags);
                              },
@@ -349,7 +355,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int
   return guest::answered("cuDevicePrimaryCtxSetFlags_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_set_flags_v2(dev, flags);
                              },
@@ -360,7 +366,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
   return guest::answered("cuDevicePrimaryCtxReset",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_reset(dev);
                              },
@@ -371,7 +377,7 @@ EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   return guest::answered("cuDevicePrimaryCtxReset_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_primary_ctx_reset_v2(dev);
                              },
@@ -381,7 +387,7 @@ EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext* pctx) {
   static constinit guest::TracedEntry entry{"cuCtxGetCurrent", "local", "pctx"};
   return guest::answered("cuCtxGetCurrent", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::ctx_get_current(pctx);
@@ -392,7 +398,7 @@ EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxSetCurrent", "local", "ctx"};
   return guest::answered("cuCtxSetCurrent", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::ctx_set_current(ctx);
@@ -403,7 +409,7 @@ EXPORT CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxPushCurrent_v2", "local", "ctx"};
   return guest::answered("cuCtxPushCurrent_v2", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ctx_push_current_v2(ctx);
@@ -414,7 +420,7 @@ EXPORT CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* pctx) {
   static constinit guest::TracedEntry entry{"cuCtxPopCurrent_v2", "local", "pctx"};
   return guest::answered("cuCtxPopCurrent_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::ctx_pop_current_v2(pctx);
@@ -425,7 +431,7 @@ EXPORT CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   static constinit guest::TracedEntry entry{"cuCtxGetDevice", "local", "device"};
   return guest::answered("cuCtxGetDevice", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::ctx_get_device(device);
@@ -436,7 +442,7 @@ EXPORT CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxGetDevice_v2", "local", "device ctx"};
   return guest::answered("cuCtxGetDevice_v2", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::ctx_get_device_v2(device, ctx);
@@ -447,7 +453,7 @@ EXPORT CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
   static constinit guest::TracedEntry entry{"cuCtxGetFlags", "local", "flags"};
   return guest::answered("cuCtxGetFlags", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::ctx_get_flags(flags);
@@ -458,7 +464,7 @@ EXPORT CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
   static constinit guest::TracedEntry entry{"cuCtxGetId", "local", "ctx ctxId"};
   return guest::answered("cuCtxGetId", guest::traced(
                                            entry,
-                                           [&] {
+                                           [&]() INLINE {
                                              if (!guest::Session::is_open())
                                                return CUDA_ERROR_NOT_INITIALIZED;
                                              return guest::ctx_get_id(ctx, ctxId);
@@ -469,7 +475,7 @@ EXPORT CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int* version)
   static constinit guest::TracedEntry entry{"cuCtxGetApiVersion", "local", "ctx version"};
   return guest::answered("cuCtxGetApiVersion", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::ctx_get_api_version(ctx,
@@ -483,7 +489,7 @@ EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* gre
   return guest::answered("cuCtxGetStreamPriorityRange",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -494,7 +500,7 @@ EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* gre
 }
 EXPORT CUresult CUDAAPI cuCtxSynchronize() {
   static constinit guest::TracedEntry entry{"cuCtxSynchronize", "completion", ""};
-  return guest::answered("cuCtxSynchronize", guest::traced(entry, [&] {
+  return guest::answered("cuCtxSynchronize", guest::traced(entry, [&]() INLINE {
                            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                            return guest::ctx_synchronize();
                          }));
@@ -503,7 +509,7 @@ EXPORT CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxSynchronize_v2", "completion", "ctx"};
   return guest::answered("cuCtxSynchronize_v2", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ctx_synchronize_v2(ctx);
@@ -514,7 +520,7 @@ EXPORT CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
   static constinit guest::TracedEntry entry{"cuCtxGetLimit", "sync", "pvalue limit"};
   return guest::answered("cuCtxGetLimit", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::ctx_get_limit(pvalue, limit);
@@ -525,7 +531,7 @@ EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   static constinit guest::TracedEntry entry{"cuCtxSetLimit", "sync", "limit value"};
   return guest::answered("cuCtxSetLimit", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::ctx_set_limit(limit, value);
@@ -536,7 +542,7 @@ EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevic
   static constinit guest::TracedEntry entry{"cuCtxCreate", "sync", "pctx flags dev"};
   return guest::answered("cuCtxCreate", guest::traced(
                                             entry,
-                                            [&] {
+                                            [&]() INLINE {
                                               if (!guest::Session::is_open())
                                                 return CUDA_ERROR_NOT_INITIALIZED;
                                               return guest::ctx_create(pctx, flags, dev);
@@ -547,7 +553,7 @@ EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUde
   static constinit guest::TracedEntry entry{"cuCtxCreate_v2", "sync", "pctx flags dev"};
   return guest::answered("cuCtxCreate_v2", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::ctx_create_v2(pctx, flags, dev);
@@ -560,7 +566,7 @@ EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* par
                                             "pctx paramsArray numParams flags dev"};
   return guest::answered("cuCtxCreate_v3", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::ctx_create_v3(pctx, paramsArray,
@@ -574,7 +580,7 @@ EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCr
                                             "pctx ctxCreateParams flags dev"};
   return guest::answered("cuCtxCreate_v4", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::ctx_create_v4(pctx, ctxCreateParams,
@@ -587,7 +593,7 @@ EXPORT CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity,
   static constinit guest::TracedEntry entry{"cuCtxGetExecAffinity", "sync", "pExecAffinity type"};
   return guest::answered("cuCtxGetExecAffinity", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::ctx_get_exec_affinity(
@@ -599,7 +605,7 @@ EXPORT CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxDestroy", "sync", "ctx"};
   return guest::answered("cuCtxDestroy", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::ctx_destroy(ctx);
@@ -610,7 +616,7 @@ EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxDestroy_v2", "sync", "ctx"};
   return guest::answered("cuCtxDestroy_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::ctx_destroy_v2(ctx);
@@ -622,7 +628,7 @@ EXPORT CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
   return guest::answered("cuCtxAttach",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -634,7 +640,7 @@ EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxDetach", "sync", "ctx"};
   return guest::answered("cuCtxDetach", guest::traced(
                                             entry,
-                                            [&] {
+                                            [&]() INLINE {
                                               if (!guest::Session::is_open())
                                                 return CUDA_ERROR_NOT_INITIALIZED;
                                               return guest::ctx_detach(ctx);
@@ -645,7 +651,7 @@ EXPORT CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx) {
   static constinit guest::TracedEntry entry{"cuCtxPushCurrent", "local", "ctx"};
   return guest::answered("cuCtxPushCurrent", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::ctx_push_current(ctx);
@@ -656,7 +662,7 @@ EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext* pctx) {
   static constinit guest::TracedEntry entry{"cuCtxPopCurrent", "local", "pctx"};
   return guest::answered("cuCtxPopCurrent", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::ctx_pop_current(pctx);
@@ -667,7 +673,7 @@ EXPORT CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuCtxSetFlags", "sync", "flags"};
   return guest::answered("cuCtxSetFlags", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::ctx_set_flags(flags);
@@ -678,7 +684,7 @@ EXPORT CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache* pconfig) {
   static constinit guest::TracedEntry entry{"cuCtxGetCacheConfig", "sync", "pconfig"};
   return guest::answered("cuCtxGetCacheConfig", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ctx_get_cache_config(pconfig);
@@ -689,7 +695,7 @@ EXPORT CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config) {
   static constinit guest::TracedEntry entry{"cuCtxSetCacheConfig", "sync", "config"};
   return guest::answered("cuCtxSetCacheConfig", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ctx_set_cache_config(config);
@@ -701,7 +707,7 @@ EXPORT CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
   return guest::answered("cuCtxGetSharedMemConfig",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::ctx_get_shared_mem_config(pConfig);
                              },
@@ -712,7 +718,7 @@ EXPORT CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
   return guest::answered("cuCtxSetSharedMemConfig",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::ctx_set_shared_mem_config(config);
                              },
@@ -720,7 +726,7 @@ EXPORT CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
 }
 EXPORT CUresult CUDAAPI cuCtxResetPersistingL2Cache() {
   static constinit guest::TracedEntry entry{"cuCtxResetPersistingL2Cache", "sync", ""};
-  return guest::answered("cuCtxResetPersistingL2Cache", guest::traced(entry, [&] {
+  return guest::answered("cuCtxResetPersistingL2Cache", guest::traced(entry, [&]() INLINE {
                            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                            return guest::ctx_reset_persisting_l2_cache();
                          }));
@@ -729,7 +735,7 @@ EXPORT CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuCtxRecordEvent", "sync", "hCtx hEvent"};
   return guest::answered("cuCtxRecordEvent", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::ctx_record_event(hCtx, hEvent);
@@ -740,7 +746,7 @@ EXPORT CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuCtxWaitEvent", "sync", "hCtx hEvent"};
   return guest::answered("cuCtxWaitEvent", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::ctx_wait_event(hCtx, hEvent);
@@ -753,7 +759,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetDevResource(CUdevice device, CUdevResource* r
                                             "device resource type"};
   return guest::answered("cuDeviceGetDevResource", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::device_get_dev_resource(
@@ -766,7 +772,7 @@ EXPORT CUresult CUDAAPI cuCtxGetDevResource(CUcontext hCtx, CUdevResource* resou
   static constinit guest::TracedEntry entry{"cuCtxGetDevResource", "sync", "hCtx resource type"};
   return guest::answered("cuCtxGetDevResource", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ctx_get_dev_resource(
@@ -780,7 +786,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource*
                                             "hCtx resource type"};
   return guest::answered("cuGreenCtxGetDevResource", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::green_ctx_get_dev_resource(
@@ -797,7 +803,7 @@ EXPORT CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsig
   return guest::answered("cuDevSmResourceSplitByCount",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::dev_sm_resource_split_by_count(
                                    result, nbGroups, input, remaining, useFlags, minCount);
@@ -812,7 +818,7 @@ EXPORT CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* phDesc,
   return guest::answered("cuDevResourceGenerateDesc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::dev_resource_generate_desc(phDesc, resources,
                                                                         nbResources);
@@ -824,7 +830,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc de
   static constinit guest::TracedEntry entry{"cuGreenCtxCreate", "sync", "phCtx desc dev flags"};
   return guest::answered("cuGreenCtxCreate", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::green_ctx_create(phCtx, desc, dev,
@@ -836,7 +842,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx) {
   static constinit guest::TracedEntry entry{"cuGreenCtxDestroy", "sync", "hCtx"};
   return guest::answered("cuGreenCtxDestroy", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::green_ctx_destroy(hCtx);
@@ -848,7 +854,7 @@ EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) 
   return guest::answered("cuCtxFromGreenCtx",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -861,7 +867,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long*
   return guest::answered("cuGreenCtxGetId",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -875,7 +881,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx gr
                                             "phStream greenCtx flags priority"};
   return guest::answered("cuGreenCtxStreamCreate", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::green_ctx_stream_create(
@@ -887,7 +893,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuGreenCtxRecordEvent", "sync", "hCtx hEvent"};
   return guest::answered("cuGreenCtxRecordEvent", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::green_ctx_record_event(
@@ -899,7 +905,7 @@ EXPORT CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuGreenCtxWaitEvent", "sync", "hCtx hEvent"};
   return guest::answered("cuGreenCtxWaitEvent", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::green_ctx_wait_event(hCtx,
@@ -912,7 +918,7 @@ EXPORT CUresult CUDAAPI cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx)
   return guest::answered("cuStreamGetGreenCtx",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -924,7 +930,7 @@ EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   static constinit guest::TracedEntry entry{"cuMemAlloc_v2", "sync", "dptr bytesize"};
   return guest::answered("cuMemAlloc_v2", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::mem_alloc_v2(dptr, bytesize);
@@ -935,7 +941,7 @@ EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
   static constinit guest::TracedEntry entry{"cuMemFree_v2", "sync", "dptr"};
   return guest::answered("cuMemFree_v2", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::mem_free_v2(dptr);
@@ -946,7 +952,7 @@ EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t* free, size_t* total) {
   static constinit guest::TracedEntry entry{"cuMemGetInfo_v2", "sync", "free total"};
   return guest::answered("cuMemGetInfo_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::mem_get_info_v2(free, total);
@@ -960,7 +966,7 @@ EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, si
   return guest::answered("cuMemAllocPitch_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_alloc_pitch_v2(dptr, pPitch, WidthInBytes, Height,
                                                                 ElementSizeBytes);
@@ -973,7 +979,7 @@ EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psiz
   return guest::answered("cuMemGetAddressRange_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -986,7 +992,7 @@ EXPORT CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int 
   return guest::answered("cuMemHostAlloc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -999,7 +1005,7 @@ EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void** pp, size_t bytesize) {
   return guest::answered("cuMemAllocHost_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1011,7 +1017,7 @@ EXPORT CUresult CUDAAPI cuMemFreeHost(void* p) {
   static constinit guest::TracedEntry entry{"cuMemFreeHost", "completion", "p"};
   return guest::answered("cuMemFreeHost", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::mem_free_host(p);
@@ -1023,7 +1029,7 @@ EXPORT CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int
   return guest::answered("cuMemHostRegister",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1036,7 +1042,7 @@ EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void* p, size_t bytesize, unsigned 
   return guest::answered("cuMemHostRegister_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1048,7 +1054,7 @@ EXPORT CUresult CUDAAPI cuMemHostUnregister(void* p) {
   static constinit guest::TracedEntry entry{"cuMemHostUnregister", "completion", "p"};
   return guest::answered("cuMemHostUnregister", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::mem_host_unregister(p);
@@ -1062,7 +1068,7 @@ EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p
   return guest::answered("cuMemHostGetDevicePointer_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1075,7 +1081,7 @@ EXPORT CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   return guest::answered("cuMemHostGetFlags",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1088,7 +1094,7 @@ EXPORT CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute at
   static constinit guest::TracedEntry entry{"cuPointerGetAttribute", "local", "data attribute ptr"};
   return guest::answered("cuPointerGetAttribute", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::pointer_get_attribute(
@@ -1103,7 +1109,7 @@ EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
                                             "numAttributes attributes data ptr"};
   return guest::answered("cuPointerGetAttributes", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::pointer_get_attributes(
@@ -1117,7 +1123,7 @@ EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attri
                                             "value attribute ptr"};
   return guest::answered("cuPointerSetAttribute", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::pointer_set_attribute(
@@ -1130,7 +1136,7 @@ EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, un
   return guest::answered("cuMemAllocManaged",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1144,7 +1150,7 @@ EXPORT CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CU
                                             "dptr bytes library name"};
   return guest::answered("cuLibraryGetManaged", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::library_get_managed(
@@ -1159,7 +1165,7 @@ EXPORT CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dpt
   return guest::answered("cuStreamAttachMemAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1173,7 +1179,7 @@ EXPORT CUresult CUDAAPI cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advi
   return guest::answered("cuMemAdvise",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1188,7 +1194,7 @@ EXPORT CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_a
   return guest::answered("cuMemAdvise_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1203,7 +1209,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUd
   return guest::answered("cuMemPrefetchAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1219,7 +1225,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count,
   return guest::answered("cuMemPrefetchAsync_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1239,7 +1245,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* size
       "cuMemPrefetchBatchAsync",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
@@ -1255,7 +1261,7 @@ EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* dptrs, size_t* sizes
   return guest::answered("cuMemDiscardBatchAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1274,7 +1280,7 @@ EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync(
       "cuMemDiscardAndPrefetchBatchAsync",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_discard_and_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
@@ -1291,7 +1297,7 @@ EXPORT CUresult CUDAAPI cuMemRangeGetAttribute(void* data, size_t dataSize,
   return guest::answered("cuMemRangeGetAttribute",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1309,7 +1315,7 @@ EXPORT CUresult CUDAAPI cuMemRangeGetAttributes(void** data, size_t* dataSizes,
   return guest::answered("cuMemRangeGetAttributes",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -1322,7 +1328,7 @@ EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUst
   static constinit guest::TracedEntry entry{"cuMemAllocAsync", "sync", "dptr bytesize hStream"};
   return guest::answered("cuMemAllocAsync", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::mem_alloc_async(dptr, bytesize,
@@ -1334,7 +1340,7 @@ EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuMemFreeAsync", "async", "dptr hStream"};
   return guest::answered("cuMemFreeAsync", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::mem_free_async(dptr, hStream);
@@ -1347,7 +1353,7 @@ EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesi
                                             "dptr bytesize pool hStream"};
   return guest::answered("cuMemAllocFromPoolAsync", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::mem_alloc_from_pool_async(
@@ -1359,7 +1365,7 @@ EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps
   static constinit guest::TracedEntry entry{"cuMemPoolCreate", "sync", "pool poolProps"};
   return guest::answered("cuMemPoolCreate", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::mem_pool_create(pool, poolProps);
@@ -1370,7 +1376,7 @@ EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool) {
   static constinit guest::TracedEntry entry{"cuMemPoolDestroy", "sync", "pool"};
   return guest::answered("cuMemPoolDestroy", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::mem_pool_destroy(pool);
@@ -1381,7 +1387,7 @@ EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep
   static constinit guest::TracedEntry entry{"cuMemPoolTrimTo", "sync", "pool minBytesToKeep"};
   return guest::answered("cuMemPoolTrimTo", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::mem_pool_trim_to(pool,
@@ -1394,7 +1400,7 @@ EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attri
   static constinit guest::TracedEntry entry{"cuMemPoolSetAttribute", "sync", "pool attr value"};
   return guest::answered("cuMemPoolSetAttribute", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::mem_pool_set_attribute(
@@ -1407,7 +1413,7 @@ EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attri
   static constinit guest::TracedEntry entry{"cuMemPoolGetAttribute", "sync", "pool attr value"};
   return guest::answered("cuMemPoolGetAttribute", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::mem_pool_get_attribute(
@@ -1420,7 +1426,7 @@ EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessD
   static constinit guest::TracedEntry entry{"cuMemPoolSetAccess", "sync", "pool map count"};
   return guest::answered("cuMemPoolSetAccess", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::mem_pool_set_access(pool, map,
@@ -1433,7 +1439,7 @@ EXPORT CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPoo
   static constinit guest::TracedEntry entry{"cuMemPoolGetAccess", "sync", "flags memPool location"};
   return guest::answered("cuMemPoolGetAccess", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::mem_pool_get_access(
@@ -1446,7 +1452,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevi
   return guest::answered("cuDeviceGetDefaultMemPool",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_get_default_mem_pool(pool_out, dev);
                              },
@@ -1456,7 +1462,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
   static constinit guest::TracedEntry entry{"cuDeviceGetMemPool", "sync", "pool dev"};
   return guest::answered("cuDeviceGetMemPool", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::device_get_mem_pool(pool, dev);
@@ -1467,7 +1473,7 @@ EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   static constinit guest::TracedEntry entry{"cuDeviceSetMemPool", "sync", "dev pool"};
   return guest::answered("cuDeviceSetMemPool", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::device_set_mem_pool(dev, pool);
@@ -1480,7 +1486,7 @@ EXPORT CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLoca
                                             "pool_out location type"};
   return guest::answered("cuMemGetDefaultMemPool", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::mem_get_default_mem_pool(
@@ -1493,7 +1499,7 @@ EXPORT CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* locat
   static constinit guest::TracedEntry entry{"cuMemGetMemPool", "sync", "pool location type"};
   return guest::answered("cuMemGetMemPool", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::mem_get_mem_pool(pool, location,
@@ -1506,7 +1512,7 @@ EXPORT CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocation
   static constinit guest::TracedEntry entry{"cuMemSetMemPool", "sync", "location type pool"};
   return guest::answered("cuMemSetMemPool", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::mem_set_mem_pool(location, type,
@@ -1520,7 +1526,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHo
                                             "dstDevice srcHost ByteCount"};
   return guest::answered("cuMemcpyHtoD_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_htod_v2(dstDevice, srcHost,
@@ -1534,7 +1540,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, si
                                             "dstHost srcDevice ByteCount"};
   return guest::answered("cuMemcpyDtoH_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_dtoh_v2(dstHost, srcDevice,
@@ -1549,7 +1555,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDe
                                             "dstDevice srcDevice ByteCount"};
   return guest::answered("cuMemcpyDtoD_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_dtod_v2(dstDevice, srcDevice,
@@ -1562,7 +1568,7 @@ EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCo
   static constinit guest::TracedEntry entry{"cuMemcpy", "bulk", "dst src ByteCount"};
   return guest::answered("cuMemcpy", guest::traced(
                                          entry,
-                                         [&] {
+                                         [&]() INLINE {
                                            if (!guest::Session::is_open())
                                              return CUDA_ERROR_NOT_INITIALIZED;
                                            return guest::memcpy(dst, src, ByteCount,
@@ -1576,7 +1582,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* 
                                             "dstDevice srcHost ByteCount hStream"};
   return guest::answered("cuMemcpyHtoDAsync_v2", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_htod_async_v2(
@@ -1590,7 +1596,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevic
                                             "dstHost srcDevice ByteCount hStream"};
   return guest::answered("cuMemcpyDtoHAsync_v2", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_dtoh_async_v2(
@@ -1604,7 +1610,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr 
                                             "dstDevice srcDevice ByteCount hStream"};
   return guest::answered("cuMemcpyDtoDAsync_v2", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_dtod_async_v2(
@@ -1618,7 +1624,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t B
   static constinit guest::TracedEntry entry{"cuMemcpyAsync", "bulk", "dst src ByteCount hStream"};
   return guest::answered("cuMemcpyAsync", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::memcpy_async(dst, src, ByteCount,
@@ -1637,7 +1643,7 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs,
       "cuMemcpyBatchAsync",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
                                              failIdx, hStream);
@@ -1653,7 +1659,7 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* sr
   return guest::answered("cuMemcpyBatchAsync_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_batch_async_v2(dsts, srcs, sizes, count, attrs,
                                                                    attrsIdxs, numAttrs, hStream);
@@ -1667,7 +1673,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_
                                             "numOps opList failIdx flags hStream"};
   return guest::answered("cuMemcpy3DBatchAsync", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_3d_batch_async(
@@ -1681,7 +1687,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BAT
                                             "numOps opList flags hStream"};
   return guest::answered("cuMemcpy3DBatchAsync_v2", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::memcpy_3d_batch_async_v2(
@@ -1693,7 +1699,7 @@ EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, s
   static constinit guest::TracedEntry entry{"cuMemsetD8_v2", "async", "dstDevice uc N"};
   return guest::answered("cuMemsetD8_v2", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::memset_d8_v2(dstDevice, uc, N,
@@ -1705,7 +1711,7 @@ EXPORT CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us,
   static constinit guest::TracedEntry entry{"cuMemsetD16_v2", "async", "dstDevice us N"};
   return guest::answered("cuMemsetD16_v2", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::memset_d16_v2(dstDevice, us, N,
@@ -1717,7 +1723,7 @@ EXPORT CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, s
   static constinit guest::TracedEntry entry{"cuMemsetD32_v2", "async", "dstDevice ui N"};
   return guest::answered("cuMemsetD32_v2", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::memset_d32_v2(dstDevice, ui, N,
@@ -1730,7 +1736,7 @@ EXPORT CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc,
   static constinit guest::TracedEntry entry{"cuMemsetD8Async", "async", "dstDevice uc N hStream"};
   return guest::answered("cuMemsetD8Async", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memset_d8_async(dstDevice, uc, N,
@@ -1743,7 +1749,7 @@ EXPORT CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short u
   static constinit guest::TracedEntry entry{"cuMemsetD16Async", "async", "dstDevice us N hStream"};
   return guest::answered("cuMemsetD16Async", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::memset_d16_async(dstDevice, us, N,
@@ -1756,7 +1762,7 @@ EXPORT CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui,
   static constinit guest::TracedEntry entry{"cuMemsetD32Async", "async", "dstDevice ui N hStream"};
   return guest::answered("cuMemsetD32Async", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::memset_d32_async(dstDevice, ui, N,
@@ -1772,7 +1778,7 @@ EXPORT CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext
   return guest::answered("cuMemcpyPeer",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_peer(dstDevice, dstContext, srcDevice,
                                                          srcContext, ByteCount, CU_STREAM_LEGACY);
@@ -1787,7 +1793,7 @@ EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstCo
   return guest::answered("cuMemcpyPeerAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_peer_async(dstDevice, dstContext, srcDevice,
                                                                srcContext, ByteCount, hStream);
@@ -1798,7 +1804,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy2D_v2", "bulk", "pCopy"};
   return guest::answered("cuMemcpy2D_v2", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::memcpy_2d_v2(pCopy, CU_STREAM_LEGACY);
@@ -1809,7 +1815,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy2DUnaligned_v2", "bulk", "pCopy"};
   return guest::answered("cuMemcpy2DUnaligned_v2", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::memcpy_2d_unaligned_v2(
@@ -1821,7 +1827,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream 
   static constinit guest::TracedEntry entry{"cuMemcpy2DAsync_v2", "bulk", "pCopy hStream"};
   return guest::answered("cuMemcpy2DAsync_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::memcpy_2d_async_v2(pCopy,
@@ -1833,7 +1839,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3D_v2", "bulk", "pCopy"};
   return guest::answered("cuMemcpy3D_v2", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::memcpy_3d_v2(pCopy, CU_STREAM_LEGACY);
@@ -1844,7 +1850,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream 
   static constinit guest::TracedEntry entry{"cuMemcpy3DAsync_v2", "bulk", "pCopy hStream"};
   return guest::answered("cuMemcpy3DAsync_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::memcpy_3d_async_v2(pCopy,
@@ -1856,7 +1862,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3DPeer", "bulk", "pCopy"};
   return guest::answered("cuMemcpy3DPeer", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::memcpy_3d_peer(pCopy,
@@ -1868,7 +1874,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUs
   static constinit guest::TracedEntry entry{"cuMemcpy3DPeerAsync", "bulk", "pCopy hStream"};
   return guest::answered("cuMemcpy3DPeerAsync", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::memcpy_3d_peer_async(pCopy,
@@ -1882,7 +1888,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, cons
                                             "dstArray dstOffset srcHost ByteCount"};
   return guest::answered("cuMemcpyHtoA_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_htoa_v2(dstArray, dstOffset,
@@ -1897,7 +1903,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t 
                                             "dstHost srcArray srcOffset ByteCount"};
   return guest::answered("cuMemcpyAtoH_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_atoh_v2(dstHost, srcArray,
@@ -1912,7 +1918,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUde
                                             "dstArray dstOffset srcDevice ByteCount"};
   return guest::answered("cuMemcpyDtoA_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_dtoa_v2(dstArray, dstOffset,
@@ -1927,7 +1933,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray,
                                             "dstDevice srcArray srcOffset ByteCount"};
   return guest::answered("cuMemcpyAtoD_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memcpy_atod_v2(dstDevice, srcArray,
@@ -1943,7 +1949,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUar
   return guest::answered("cuMemcpyAtoA_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_atoa_v2(dstArray, dstOffset, srcArray,
                                                             srcOffset, ByteCount, CU_STREAM_LEGACY);
@@ -1958,7 +1964,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset,
   return guest::answered("cuMemcpyHtoAAsync_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_htoa_async_v2(dstArray, dstOffset, srcHost,
                                                                   ByteCount, hStream);
@@ -1972,7 +1978,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, si
   return guest::answered("cuMemcpyAtoHAsync_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_atoh_async_v2(dstHost, srcArray, srcOffset,
                                                                   ByteCount, hStream);
@@ -1985,7 +1991,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, 
                                             "dstDevice dstPitch uc Width Height"};
   return guest::answered("cuMemsetD2D8_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::memset_d2d8_v2(dstDevice, dstPitch,
@@ -2000,7 +2006,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch,
                                             "dstDevice dstPitch us Width Height"};
   return guest::answered("cuMemsetD2D16_v2", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::memset_d2d16_v2(
@@ -2015,7 +2021,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch,
                                             "dstDevice dstPitch ui Width Height"};
   return guest::answered("cuMemsetD2D32_v2", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::memset_d2d32_v2(
@@ -2030,7 +2036,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch
                                             "dstDevice dstPitch uc Width Height hStream"};
   return guest::answered("cuMemsetD2D8Async", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::memset_d2d8_async(
@@ -2047,7 +2053,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitc
   return guest::answered("cuMemsetD2D16Async",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d2d16_async(dstDevice, dstPitch, us, Width,
                                                                 Height, hStream);
@@ -2061,7 +2067,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitc
   return guest::answered("cuMemsetD2D32Async",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d2d32_async(dstDevice, dstPitch, ui, Width,
                                                                 Height, hStream);
@@ -2081,7 +2087,7 @@ EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
   return guest::answered("cuLibraryLoadData",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::library_load_data(
                                    library, code, jitOptions, jitOptionsValues, numJitOptions,
@@ -2094,7 +2100,7 @@ EXPORT CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
   static constinit guest::TracedEntry entry{"cuLibraryUnload", "sync", "library"};
   return guest::answered("cuLibraryUnload", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::library_unload(library);
@@ -2105,7 +2111,7 @@ EXPORT CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library,
   static constinit guest::TracedEntry entry{"cuLibraryGetKernel", "sync", "pKernel library name"};
   return guest::answered("cuLibraryGetKernel", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::library_get_kernel(
@@ -2119,7 +2125,7 @@ EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUl
                                             "dptr bytes library name"};
   return guest::answered("cuLibraryGetGlobal", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::library_get_global(
@@ -2131,7 +2137,7 @@ EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
   static constinit guest::TracedEntry entry{"cuLibraryGetModule", "sync", "pMod library"};
   return guest::answered("cuLibraryGetModule", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::library_get_module(pMod,
@@ -2144,7 +2150,7 @@ EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) 
   return guest::answered("cuKernelGetFunction",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2158,7 +2164,7 @@ EXPORT CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attri
                                             "pi attrib kernel dev"};
   return guest::answered("cuKernelGetAttribute", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::kernel_get_attribute(
@@ -2172,7 +2178,7 @@ EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int va
                                             "attrib val kernel dev"};
   return guest::answered("cuKernelSetAttribute", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::kernel_set_attribute(
@@ -2184,7 +2190,7 @@ EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
   static constinit guest::TracedEntry entry{"cuModuleLoadData", "sync", "module image"};
   return guest::answered("cuModuleLoadData", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::module_load_data(module, image);
@@ -2199,7 +2205,7 @@ EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image,
   return guest::answered("cuModuleLoadDataEx",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::module_load_data_ex(module, image, numOptions, options,
                                                                  optionValues);
@@ -2210,7 +2216,7 @@ EXPORT CUresult CUDAAPI cuModuleUnload(CUmodule hmod) {
   static constinit guest::TracedEntry entry{"cuModuleUnload", "sync", "hmod"};
   return guest::answered("cuModuleUnload", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::module_unload(hmod);
@@ -2221,7 +2227,7 @@ EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, co
   static constinit guest::TracedEntry entry{"cuModuleGetFunction", "sync", "hfunc hmod name"};
   return guest::answered("cuModuleGetFunction", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::module_get_function(hfunc, hmod,
@@ -2234,7 +2240,7 @@ EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, C
   static constinit guest::TracedEntry entry{"cuModuleGetGlobal_v2", "sync", "dptr bytes hmod name"};
   return guest::answered("cuModuleGetGlobal_v2", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::module_get_global_v2(
@@ -2249,7 +2255,7 @@ EXPORT CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** fptr, CUlibrary libra
   return guest::answered("cuLibraryGetUnifiedFunction",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2261,7 +2267,7 @@ EXPORT CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib,
   static constinit guest::TracedEntry entry{"cuFuncGetAttribute", "local", "pi attrib hfunc"};
   return guest::answered("cuFuncGetAttribute", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::func_get_attribute(pi, attrib,
@@ -2274,7 +2280,7 @@ EXPORT CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribut
   static constinit guest::TracedEntry entry{"cuFuncSetAttribute", "sync", "hfunc attrib value"};
   return guest::answered("cuFuncSetAttribute", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::func_set_attribute(hfunc, attrib,
@@ -2287,7 +2293,7 @@ EXPORT CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
   return guest::answered("cuFuncGetName",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2299,7 +2305,7 @@ EXPORT CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
   static constinit guest::TracedEntry entry{"cuKernelGetName", "local", "name hfunc"};
   return guest::answered("cuKernelGetName", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::kernel_get_name(name, hfunc);
@@ -2313,7 +2319,7 @@ EXPORT CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, s
   return guest::answered("cuFuncGetParamInfo",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2329,7 +2335,7 @@ EXPORT CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex,
   return guest::answered("cuKernelGetParamInfo",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2343,7 +2349,7 @@ EXPORT CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   return guest::answered("cuFuncGetModule",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2355,7 +2361,7 @@ EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
   static constinit guest::TracedEntry entry{"cuModuleLoad", "sync", "module fname"};
   return guest::answered("cuModuleLoad", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::module_load(module, fname);
@@ -2366,7 +2372,7 @@ EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatC
   static constinit guest::TracedEntry entry{"cuModuleLoadFatBinary", "sync", "module fatCubin"};
   return guest::answered("cuModuleLoadFatBinary", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::module_load_fat_binary(
@@ -2378,7 +2384,7 @@ EXPORT CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule m
   static constinit guest::TracedEntry entry{"cuModuleGetFunctionCount", "sync", "count mod"};
   return guest::answered("cuModuleGetFunctionCount", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::module_get_function_count(
@@ -2393,7 +2399,7 @@ EXPORT CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsign
   return guest::answered("cuModuleEnumerateFunctions",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::module_enumerate_functions(functions, numFunctions,
                                                                         mod);
@@ -2413,7 +2419,7 @@ EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fi
   return guest::answered("cuLibraryLoadFromFile",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::library_load_from_file(
                                    library, fileName, jitOptions, jitOptionsValues, numJitOptions,
@@ -2426,7 +2432,7 @@ EXPORT CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary l
   static constinit guest::TracedEntry entry{"cuLibraryGetKernelCount", "sync", "count lib"};
   return guest::answered("cuLibraryGetKernelCount", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::library_get_kernel_count(
@@ -2440,7 +2446,7 @@ EXPORT CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned in
                                             "kernels numKernels lib"};
   return guest::answered("cuLibraryEnumerateKernels", guest::traced(
                                                           entry,
-                                                          [&] {
+                                                          [&]() INLINE {
                                                             if (!guest::Session::is_open())
                                                               return CUDA_ERROR_NOT_INITIALIZED;
                                                             return guest::library_enumerate_kernels(
@@ -2452,7 +2458,7 @@ EXPORT CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
   static constinit guest::TracedEntry entry{"cuKernelGetLibrary", "local", "pLib kernel"};
   return guest::answered("cuKernelGetLibrary", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::kernel_get_library(pLib, kernel);
@@ -2463,7 +2469,7 @@ EXPORT CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache conf
   static constinit guest::TracedEntry entry{"cuFuncSetCacheConfig", "sync", "hfunc config"};
   return guest::answered("cuFuncSetCacheConfig", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::func_set_cache_config(hfunc,
@@ -2475,7 +2481,7 @@ EXPORT CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfi
   static constinit guest::TracedEntry entry{"cuFuncSetSharedMemConfig", "sync", "hfunc config"};
   return guest::answered("cuFuncSetSharedMemConfig", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::func_set_shared_mem_config(
@@ -2487,7 +2493,7 @@ EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache con
   static constinit guest::TracedEntry entry{"cuKernelSetCacheConfig", "sync", "kernel config dev"};
   return guest::answered("cuKernelSetCacheConfig", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::kernel_set_cache_config(
@@ -2499,7 +2505,7 @@ EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function) {
   static constinit guest::TracedEntry entry{"cuFuncLoad", "sync", "function"};
   return guest::answered("cuFuncLoad", guest::traced(
                                            entry,
-                                           [&] {
+                                           [&]() INLINE {
                                              if (!guest::Session::is_open())
                                                return CUDA_ERROR_NOT_INITIALIZED;
                                              return guest::func_load(function);
@@ -2510,7 +2516,7 @@ EXPORT CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction
   static constinit guest::TracedEntry entry{"cuFuncIsLoaded", "sync", "state function"};
   return guest::answered("cuFuncIsLoaded", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::func_is_loaded(state, function);
@@ -2523,7 +2529,7 @@ EXPORT CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* opti
                                             "numOptions options optionValues stateOut"};
   return guest::answered("cuLinkCreate", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::link_create(numOptions, options,
@@ -2537,7 +2543,7 @@ EXPORT CUresult CUDAAPI cuLinkCreate_v2(unsigned int numOptions, CUjit_option* o
                                             "numOptions options optionValues stateOut"};
   return guest::answered("cuLinkCreate_v2", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::link_create_v2(
@@ -2553,7 +2559,7 @@ EXPORT CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, vo
   return guest::answered("cuLinkAddData",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::link_add_data(state, type, data, size, name,
                                                            numOptions, options, optionValues);
@@ -2568,7 +2574,7 @@ EXPORT CUresult CUDAAPI cuLinkAddData_v2(CUlinkState state, CUjitInputType type,
   return guest::answered("cuLinkAddData_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::link_add_data_v2(state, type, data, size, name,
                                                               numOptions, options, optionValues);
@@ -2583,7 +2589,7 @@ EXPORT CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, co
   return guest::answered("cuLinkAddFile",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::link_add_file(state, type, path, numOptions, options,
                                                            optionValues);
@@ -2598,7 +2604,7 @@ EXPORT CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState state, CUjitInputType type,
   return guest::answered("cuLinkAddFile_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::link_add_file_v2(state, type, path, numOptions,
                                                               options, optionValues);
@@ -2609,7 +2615,7 @@ EXPORT CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_
   static constinit guest::TracedEntry entry{"cuLinkComplete", "sync", "state cubinOut sizeOut"};
   return guest::answered("cuLinkComplete", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::link_complete(state, cubinOut,
@@ -2621,7 +2627,7 @@ EXPORT CUresult CUDAAPI cuLinkDestroy(CUlinkState state) {
   static constinit guest::TracedEntry entry{"cuLinkDestroy", "sync", "state"};
   return guest::answered("cuLinkDestroy", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::link_destroy(state);
@@ -2640,7 +2646,7 @@ EXPORT CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsi
       "cuLaunchKernel",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::launch_kernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
                                         blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
@@ -2654,7 +2660,7 @@ EXPORT CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunctio
                                             "config f kernelParams extra"};
   return guest::answered("cuLaunchKernelEx", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::launch_kernel_ex(
@@ -2667,7 +2673,7 @@ EXPORT CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* us
   static constinit guest::TracedEntry entry{"cuLaunchHostFunc", "callback", "hStream fn userData"};
   return guest::answered("cuLaunchHostFunc", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::launch_host_func(hStream, fn,
@@ -2681,7 +2687,7 @@ EXPORT CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback c
                                             "hStream callback userData flags"};
   return guest::answered("cuStreamAddCallback", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::stream_add_callback(
@@ -2697,7 +2703,7 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBloc
   return guest::answered("cuOccupancyMaxActiveBlocksPerMultiprocessor",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::occupancy_max_active_blocks_per_multiprocessor(
                                    numBlocks, func, blockSize, dynamicSMemSize);
@@ -2713,7 +2719,7 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::occupancy_max_active_blocks_per_multiprocessor_with_flags(
                 numBlocks, func, blockSize, dynamicSMemSize, flags);
@@ -2732,7 +2738,7 @@ EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gri
   return guest::answered("cuLaunchCooperativeKernel",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::launch_cooperative_kernel(
                                    f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
@@ -2749,7 +2755,7 @@ EXPORT CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS*
   return guest::answered("cuLaunchCooperativeKernelMultiDevice",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::launch_cooperative_kernel_multi_device(
                                    launchParamsList, numDevices, flags);
@@ -2760,7 +2766,7 @@ EXPORT CUresult CUDAAPI cuLaunch(CUfunction f) {
   static constinit guest::TracedEntry entry{"cuLaunch", "async", "f"};
   return guest::answered("cuLaunch", guest::traced(
                                          entry,
-                                         [&] {
+                                         [&]() INLINE {
                                            if (!guest::Session::is_open())
                                              return CUDA_ERROR_NOT_INITIALIZED;
                                            return guest::launch(f);
@@ -2771,7 +2777,7 @@ EXPORT CUresult CUDAAPI cuLaunchGrid(CUfunction f, int grid_width, int grid_heig
   static constinit guest::TracedEntry entry{"cuLaunchGrid", "async", "f grid_width grid_height"};
   return guest::answered("cuLaunchGrid", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::launch_grid(f, grid_width,
@@ -2785,7 +2791,7 @@ EXPORT CUresult CUDAAPI cuLaunchGridAsync(CUfunction f, int grid_width, int grid
                                             "f grid_width grid_height hStream"};
   return guest::answered("cuLaunchGridAsync", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::launch_grid_async(
@@ -2798,7 +2804,7 @@ EXPORT CUresult CUDAAPI cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int 
   return guest::answered("cuFuncSetBlockShape",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2811,7 +2817,7 @@ EXPORT CUresult CUDAAPI cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes
   return guest::answered("cuFuncSetSharedSize",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2824,7 +2830,7 @@ EXPORT CUresult CUDAAPI cuParamSetSize(CUfunction hfunc, unsigned int numbytes) 
   return guest::answered("cuParamSetSize",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2837,7 +2843,7 @@ EXPORT CUresult CUDAAPI cuParamSeti(CUfunction hfunc, int offset, unsigned int v
   return guest::answered("cuParamSeti",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2850,7 +2856,7 @@ EXPORT CUresult CUDAAPI cuParamSetf(CUfunction hfunc, int offset, float value) {
   return guest::answered("cuParamSetf",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2864,7 +2870,7 @@ EXPORT CUresult CUDAAPI cuParamSetv(CUfunction hfunc, int offset, void* ptr,
   return guest::answered("cuParamSetv",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -2881,7 +2887,7 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(
   return guest::answered("cuOccupancyMaxPotentialBlockSize",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::occupancy_max_potential_block_size(
                                    minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
@@ -2900,7 +2906,7 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(
   return guest::answered("cuOccupancyMaxPotentialBlockSizeWithFlags",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::occupancy_max_potential_block_size_with_flags(
                                    minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
@@ -2917,7 +2923,7 @@ EXPORT CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicS
   return guest::answered("cuOccupancyAvailableDynamicSMemPerBlock",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::occupancy_available_dynamic_smem_per_block(
                                    dynamicSmemSize, func, numBlocks, blockSize);
@@ -2931,7 +2937,7 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUf
   return guest::answered("cuOccupancyMaxPotentialClusterSize",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::occupancy_max_potential_cluster_size(clusterSize, func,
                                                                                   config);
@@ -2945,7 +2951,7 @@ EXPORT CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunctio
   return guest::answered("cuOccupancyMaxActiveClusters",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::occupancy_max_active_clusters(numClusters, func,
                                                                            config);
@@ -2956,7 +2962,7 @@ EXPORT CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuStreamCreate", "async", "phStream Flags"};
   return guest::answered("cuStreamCreate", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::stream_create(phStream, Flags);
@@ -2970,7 +2976,7 @@ EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned 
   return guest::answered("cuStreamCreateWithPriority",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_create_with_priority(phStream, flags, priority);
                              },
@@ -2980,7 +2986,7 @@ EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamDestroy_v2", "async", "hStream"};
   return guest::answered("cuStreamDestroy_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::stream_destroy_v2(hStream);
@@ -2992,7 +2998,7 @@ EXPORT CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) 
   return guest::answered("cuStreamGetFlags",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3005,7 +3011,7 @@ EXPORT CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
   return guest::answered("cuStreamGetPriority",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3018,7 +3024,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
   return guest::answered("cuStreamGetCtx",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3030,7 +3036,7 @@ EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* stre
   static constinit guest::TracedEntry entry{"cuStreamGetId", "local", "hStream streamId"};
   return guest::answered("cuStreamGetId", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::stream_get_id(hStream, streamId);
@@ -3041,7 +3047,7 @@ EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamQuery", "completion", "hStream"};
   return guest::answered("cuStreamQuery", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::stream_query(hStream);
@@ -3052,7 +3058,7 @@ EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamSynchronize", "completion", "hStream"};
   return guest::answered("cuStreamSynchronize", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::stream_synchronize(hStream);
@@ -3063,7 +3069,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsi
   static constinit guest::TracedEntry entry{"cuStreamWaitEvent", "async", "hStream hEvent Flags"};
   return guest::answered("cuStreamWaitEvent", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::stream_wait_event(hStream, hEvent,
@@ -3075,7 +3081,7 @@ EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamDestroy", "async", "hStream"};
   return guest::answered("cuStreamDestroy", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::stream_destroy(hStream);
@@ -3088,7 +3094,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx,
   return guest::answered("cuStreamGetCtx_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3101,7 +3107,7 @@ EXPORT CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) {
   return guest::answered("cuStreamGetDevice",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3115,7 +3121,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, 
                                             "stream addr value flags"};
   return guest::answered("cuStreamWriteValue32", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::stream_write_value32(
@@ -3129,7 +3135,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr add
                                             "stream addr value flags"};
   return guest::answered("cuStreamWriteValue32_v2", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::stream_write_value32_v2(
@@ -3143,7 +3149,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, 
                                             "stream addr value flags"};
   return guest::answered("cuStreamWriteValue64", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::stream_write_value64(
@@ -3157,7 +3163,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr add
                                             "stream addr value flags"};
   return guest::answered("cuStreamWriteValue64_v2", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::stream_write_value64_v2(
@@ -3171,7 +3177,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, c
                                             "stream addr value flags"};
   return guest::answered("cuStreamWaitValue32", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::stream_wait_value32(
@@ -3185,7 +3191,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr
                                             "stream addr value flags"};
   return guest::answered("cuStreamWaitValue32_v2", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::stream_wait_value32_v2(
@@ -3199,7 +3205,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, c
                                             "stream addr value flags"};
   return guest::answered("cuStreamWaitValue64", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::stream_wait_value64(
@@ -3213,7 +3219,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr
                                             "stream addr value flags"};
   return guest::answered("cuStreamWaitValue64_v2", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::stream_wait_value64_v2(
@@ -3228,7 +3234,7 @@ EXPORT CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count,
                                             "stream count paramArray flags"};
   return guest::answered("cuStreamBatchMemOp", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::stream_batch_mem_op(
@@ -3243,7 +3249,7 @@ EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream stream, unsigned int coun
                                             "stream count paramArray flags"};
   return guest::answered("cuStreamBatchMemOp_v2", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::stream_batch_mem_op_v2(
@@ -3256,7 +3262,7 @@ EXPORT CUresult CUDAAPI cuStreamGetAttribute(CUstream hStream, CUstreamAttrID at
   static constinit guest::TracedEntry entry{"cuStreamGetAttribute", "sync", "hStream attr value"};
   return guest::answered("cuStreamGetAttribute", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::stream_get_attribute(
@@ -3269,7 +3275,7 @@ EXPORT CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUstreamAttrID at
   static constinit guest::TracedEntry entry{"cuStreamSetAttribute", "sync", "hStream attr param"};
   return guest::answered("cuStreamSetAttribute", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::stream_set_attribute(
@@ -3282,7 +3288,7 @@ EXPORT CUresult CUDAAPI cuStreamCopyAttributes(CUstream dstStream, CUstream srcS
                                             "dstStream srcStream"};
   return guest::answered("cuStreamCopyAttributes", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::stream_copy_attributes(
@@ -3294,7 +3300,7 @@ EXPORT CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuEventCreate", "async", "phEvent Flags"};
   return guest::answered("cuEventCreate", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::event_create(phEvent, Flags);
@@ -3305,7 +3311,7 @@ EXPORT CUresult CUDAAPI cuEventDestroy(CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuEventDestroy", "async", "hEvent"};
   return guest::answered("cuEventDestroy", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::event_destroy(hEvent);
@@ -3316,7 +3322,7 @@ EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuEventDestroy_v2", "async", "hEvent"};
   return guest::answered("cuEventDestroy_v2", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::event_destroy_v2(hEvent);
@@ -3327,7 +3333,7 @@ EXPORT CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuEventRecord", "async", "hEvent hStream"};
   return guest::answered("cuEventRecord", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::event_record(hEvent, hStream);
@@ -3340,7 +3346,7 @@ EXPORT CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream,
                                             "hEvent hStream flags"};
   return guest::answered("cuEventRecordWithFlags", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::event_record_with_flags(
@@ -3352,7 +3358,7 @@ EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuEventQuery", "completion", "hEvent"};
   return guest::answered("cuEventQuery", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::event_query(hEvent);
@@ -3363,7 +3369,7 @@ EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
   static constinit guest::TracedEntry entry{"cuEventSynchronize", "completion", "hEvent"};
   return guest::answered("cuEventSynchronize", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::event_synchronize(hEvent);
@@ -3375,7 +3381,7 @@ EXPORT CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart,
                                             "pMilliseconds hStart hEnd"};
   return guest::answered("cuEventElapsedTime", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::event_elapsed_time(pMilliseconds,
@@ -3388,7 +3394,7 @@ EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float* pMilliseconds, CUevent hSta
                                             "pMilliseconds hStart hEnd"};
   return guest::answered("cuEventElapsedTime_v2", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::event_elapsed_time_v2(
@@ -3402,7 +3408,7 @@ EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_
                                             "ptr size alignment addr flags"};
   return guest::answered("cuMemAddressReserve", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::mem_address_reserve(
@@ -3414,7 +3420,7 @@ EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   static constinit guest::TracedEntry entry{"cuMemAddressFree", "sync", "ptr size"};
   return guest::answered("cuMemAddressFree", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::mem_address_free(ptr, size);
@@ -3426,7 +3432,7 @@ EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t
   static constinit guest::TracedEntry entry{"cuMemCreate", "sync", "handle size prop flags"};
   return guest::answered("cuMemCreate", guest::traced(
                                             entry,
-                                            [&] {
+                                            [&]() INLINE {
                                               if (!guest::Session::is_open())
                                                 return CUDA_ERROR_NOT_INITIALIZED;
                                               return guest::mem_create(handle, size, prop, flags);
@@ -3437,7 +3443,7 @@ EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   static constinit guest::TracedEntry entry{"cuMemRelease", "sync", "handle"};
   return guest::answered("cuMemRelease", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::mem_release(handle);
@@ -3449,7 +3455,7 @@ EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
   static constinit guest::TracedEntry entry{"cuMemMap", "sync", "ptr size offset handle flags"};
   return guest::answered("cuMemMap", guest::traced(
                                          entry,
-                                         [&] {
+                                         [&]() INLINE {
                                            if (!guest::Session::is_open())
                                              return CUDA_ERROR_NOT_INITIALIZED;
                                            return guest::mem_map(ptr, size, offset, handle, flags);
@@ -3460,7 +3466,7 @@ EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
   static constinit guest::TracedEntry entry{"cuMemUnmap", "sync", "ptr size"};
   return guest::answered("cuMemUnmap", guest::traced(
                                            entry,
-                                           [&] {
+                                           [&]() INLINE {
                                              if (!guest::Session::is_open())
                                                return CUDA_ERROR_NOT_INITIALIZED;
                                              return guest::mem_unmap(ptr, size);
@@ -3472,7 +3478,7 @@ EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmem
   static constinit guest::TracedEntry entry{"cuMemSetAccess", "sync", "ptr size desc count"};
   return guest::answered("cuMemSetAccess", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::mem_set_access(ptr, size, desc,
@@ -3485,7 +3491,7 @@ EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLoc
   static constinit guest::TracedEntry entry{"cuMemGetAccess", "sync", "flags location ptr"};
   return guest::answered("cuMemGetAccess", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::mem_get_access(flags, location, ptr);
@@ -3498,7 +3504,7 @@ EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle
   return guest::answered("cuMemRetainAllocationHandle",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_retain_allocation_handle(handle, addr);
                              },
@@ -3511,7 +3517,7 @@ EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
   return guest::answered("cuMemGetAllocationPropertiesFromHandle",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3528,7 +3534,7 @@ EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
   return guest::answered("cuMemGetAllocationGranularity",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_get_allocation_granularity(granularity, prop,
                                                                             option);
@@ -3544,7 +3550,7 @@ EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,
   return guest::answered("cuMemExportToShareableHandle",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_export_to_shareable_handle(shareableHandle, handle,
                                                                             handleType, flags);
@@ -3559,7 +3565,7 @@ EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHan
   return guest::answered("cuMemImportFromShareableHandle",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_import_from_shareable_handle(handle, osHandle,
                                                                               shHandleType);
@@ -3574,7 +3580,7 @@ EXPORT CUresult CUDAAPI cuMemPoolExportToShareableHandle(void* handle_out, CUmem
   return guest::answered("cuMemPoolExportToShareableHandle",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_pool_export_to_shareable_handle(handle_out, pool,
                                                                                  handleType, flags);
@@ -3589,7 +3595,7 @@ EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_ou
   return guest::answered("cuMemPoolImportFromShareableHandle",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_pool_import_from_shareable_handle(
                                    pool_out, handle, handleType, flags);
@@ -3601,7 +3607,7 @@ EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData
   static constinit guest::TracedEntry entry{"cuMemPoolExportPointer", "sync", "shareData_out ptr"};
   return guest::answered("cuMemPoolExportPointer", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::mem_pool_export_pointer(
@@ -3615,7 +3621,7 @@ EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPoo
                                             "ptr_out pool shareData"};
   return guest::answered("cuMemPoolImportPointer", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::mem_pool_import_pointer(
@@ -3627,7 +3633,7 @@ EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr d
   static constinit guest::TracedEntry entry{"cuIpcGetMemHandle", "sync", "pHandle dptr"};
   return guest::answered("cuIpcGetMemHandle", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::ipc_get_mem_handle(pHandle, dptr);
@@ -3639,7 +3645,7 @@ EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle ha
   static constinit guest::TracedEntry entry{"cuIpcOpenMemHandle", "sync", "pdptr handle Flags"};
   return guest::answered("cuIpcOpenMemHandle", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::ipc_open_mem_handle(
@@ -3652,7 +3658,7 @@ EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle
   static constinit guest::TracedEntry entry{"cuIpcOpenMemHandle_v2", "sync", "pdptr handle Flags"};
   return guest::answered("cuIpcOpenMemHandle_v2", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::ipc_open_mem_handle_v2(
@@ -3664,7 +3670,7 @@ EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
   static constinit guest::TracedEntry entry{"cuIpcCloseMemHandle", "sync", "dptr"};
   return guest::answered("cuIpcCloseMemHandle", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ipc_close_mem_handle(dptr);
@@ -3675,7 +3681,7 @@ EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent e
   static constinit guest::TracedEntry entry{"cuIpcGetEventHandle", "sync", "pHandle event"};
   return guest::answered("cuIpcGetEventHandle", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::ipc_get_event_handle(pHandle,
@@ -3687,7 +3693,7 @@ EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle 
   static constinit guest::TracedEntry entry{"cuIpcOpenEventHandle", "sync", "phEvent handle"};
   return guest::answered("cuIpcOpenEventHandle", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::ipc_open_event_handle(phEvent,
@@ -3700,7 +3706,7 @@ EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, 
                                             "canAccessPeer dev peerDev"};
   return guest::answered("cuDeviceCanAccessPeer", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::device_can_access_peer(
@@ -3714,7 +3720,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribut
                                             "value attrib srcDevice dstDevice"};
   return guest::answered("cuDeviceGetP2PAttribute", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::device_get_p2_pattribute(
@@ -3731,7 +3737,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilit
   return guest::answered("cuDeviceGetP2PAtomicCapabilities",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_get_p2_patomic_capabilities(
                                    capabilities, operations, count, srcDevice, dstDevice);
@@ -3742,7 +3748,7 @@ EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned in
   static constinit guest::TracedEntry entry{"cuCtxEnablePeerAccess", "sync", "peerContext Flags"};
   return guest::answered("cuCtxEnablePeerAccess", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::ctx_enable_peer_access(
@@ -3755,7 +3761,7 @@ EXPORT CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext) {
   return guest::answered("cuCtxDisablePeerAccess",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::ctx_disable_peer_access(peerContext);
                              },
@@ -3765,7 +3771,7 @@ EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptur
   static constinit guest::TracedEntry entry{"cuStreamBeginCapture_v2", "sync", "hStream mode"};
   return guest::answered("cuStreamBeginCapture_v2", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::stream_begin_capture_v2(
@@ -3777,7 +3783,7 @@ EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
   static constinit guest::TracedEntry entry{"cuStreamEndCapture", "sync", "hStream phGraph"};
   return guest::answered("cuStreamEndCapture", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::stream_end_capture(hStream,
@@ -3792,7 +3798,7 @@ EXPORT CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream,
   return guest::answered("cuStreamIsCapturing",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3812,7 +3818,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream hStream,
       "cuStreamGetCaptureInfo_v2",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::stream_get_capture_info_v2(hStream, captureStatus_out, id_out, graph_out,
                                                      dependencies_out, numDependencies_out);
@@ -3831,7 +3837,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream hStream,
   return guest::answered("cuStreamGetCaptureInfo_v3",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_get_capture_info_v3(
                                    hStream, captureStatus_out, id_out, graph_out, dependencies_out,
@@ -3845,7 +3851,7 @@ EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* m
   return guest::answered("cuThreadExchangeStreamCaptureMode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::thread_exchange_stream_capture_mode(mode);
                              },
@@ -3858,7 +3864,7 @@ EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CU
   return guest::answered("cuGraphInstantiateWithFlags",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_instantiate_with_flags(phGraphExec, hGraph,
                                                                           flags);
@@ -3869,7 +3875,7 @@ EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuGraphLaunch", "async", "hGraph hStream"};
   return guest::answered("cuGraphLaunch", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::graph_launch(hGraph, hStream);
@@ -3880,7 +3886,7 @@ EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size
   static constinit guest::TracedEntry entry{"cuGraphGetNodes", "sync", "hGraph nodes numNodes"};
   return guest::answered("cuGraphGetNodes", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::graph_get_nodes(hGraph, nodes,
@@ -3892,7 +3898,7 @@ EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
   static constinit guest::TracedEntry entry{"cuGraphDestroy", "sync", "hGraph"};
   return guest::answered("cuGraphDestroy", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::graph_destroy(hGraph);
@@ -3903,7 +3909,7 @@ EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
   static constinit guest::TracedEntry entry{"cuGraphExecDestroy", "sync", "hGraphExec"};
   return guest::answered("cuGraphExecDestroy", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::graph_exec_destroy(hGraphExec);
@@ -3914,7 +3920,7 @@ EXPORT CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuStreamBeginCapture", "sync", "hStream"};
   return guest::answered("cuStreamBeginCapture", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::stream_begin_capture(hStream);
@@ -3929,7 +3935,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream hStream,
   return guest::answered("cuStreamGetCaptureInfo",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -3942,7 +3948,7 @@ EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
   static constinit guest::TracedEntry entry{"cuGraphCreate", "sync", "phGraph flags"};
   return guest::answered("cuGraphCreate", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::graph_create(phGraph, flags);
@@ -3953,7 +3959,7 @@ EXPORT CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGrap
   static constinit guest::TracedEntry entry{"cuGraphClone", "sync", "phGraphClone originalGraph"};
   return guest::answered("cuGraphClone", guest::traced(
                                              entry,
-                                             [&] {
+                                             [&]() INLINE {
                                                if (!guest::Session::is_open())
                                                  return CUDA_ERROR_NOT_INITIALIZED;
                                                return guest::graph_clone(phGraphClone,
@@ -3970,7 +3976,7 @@ EXPORT CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle*
   return guest::answered("cuGraphConditionalHandleCreate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_conditional_handle_create(
                                    pHandle_out, hGraph, ctx, defaultLaunchValue, flags);
@@ -3985,7 +3991,7 @@ EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph,
   return guest::answered("cuGraphAddNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_node(phGraphNode, hGraph, dependencies,
                                                             numDependencies, nodeParams);
@@ -4003,7 +4009,7 @@ EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGra
       "cuGraphAddNode_v2",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::graph_add_node_v2(phGraphNode, hGraph, dependencies, dependencyData,
                                             numDependencies, nodeParams);
@@ -4019,7 +4025,7 @@ EXPORT CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph h
   return guest::answered("cuGraphAddKernelNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_kernel_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
@@ -4036,7 +4042,7 @@ EXPORT CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgrap
   return guest::answered("cuGraphAddKernelNode_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_kernel_node_v2(
                                    phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
@@ -4053,7 +4059,7 @@ EXPORT CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph h
   return guest::answered("cuGraphAddMemcpyNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_memcpy_node(phGraphNode, hGraph,
                                                                    dependencies, numDependencies,
@@ -4073,7 +4079,7 @@ EXPORT CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph h
       "cuGraphAddMemsetNode",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::graph_add_memset_node(phGraphNode, hGraph, dependencies, numDependencies,
                                                 memsetParams, ctx);
@@ -4088,7 +4094,7 @@ EXPORT CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGr
   return guest::answered("cuGraphAddHostNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_host_node(phGraphNode, hGraph, dependencies,
                                                                  numDependencies, nodeParams);
@@ -4104,7 +4110,7 @@ EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgra
   return guest::answered("cuGraphAddChildGraphNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_child_graph_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, childGraph);
@@ -4119,7 +4125,7 @@ EXPORT CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode* phGraphNode, CUgraph hG
   return guest::answered("cuGraphAddEmptyNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_empty_node(phGraphNode, hGraph, dependencies,
                                                                   numDependencies);
@@ -4134,7 +4140,7 @@ EXPORT CUresult CUDAAPI cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgr
   return guest::answered("cuGraphAddEventRecordNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_event_record_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, event);
@@ -4149,7 +4155,7 @@ EXPORT CUresult CUDAAPI cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgrap
   return guest::answered("cuGraphAddEventWaitNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_event_wait_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, event);
@@ -4160,7 +4166,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParam
   static constinit guest::TracedEntry entry{"cuGraphNodeSetParams", "sync", "hNode nodeParams"};
   return guest::answered("cuGraphNodeSetParams", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::graph_node_set_params(
@@ -4175,7 +4181,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode hNode,
   return guest::answered("cuGraphKernelNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_set_params(hNode, nodeParams);
                              },
@@ -4188,7 +4194,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
   return guest::answered("cuGraphKernelNodeSetParams_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_set_params_v2(hNode, nodeParams);
                              },
@@ -4201,7 +4207,7 @@ EXPORT CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
   return guest::answered("cuGraphMemcpyNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_memcpy_node_set_params(hNode, nodeParams);
                              },
@@ -4214,7 +4220,7 @@ EXPORT CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode hNode,
   return guest::answered("cuGraphMemsetNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_memset_node_set_params(hNode, nodeParams);
                              },
@@ -4225,7 +4231,7 @@ EXPORT CUresult CUDAAPI cuGraphHostNodeSetParams(CUgraphNode hNode,
   static constinit guest::TracedEntry entry{"cuGraphHostNodeSetParams", "sync", "hNode nodeParams"};
   return guest::answered("cuGraphHostNodeSetParams", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::graph_host_node_set_params(
@@ -4239,7 +4245,7 @@ EXPORT CUresult CUDAAPI cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUeven
   return guest::answered("cuGraphEventRecordNodeSetEvent",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_event_record_node_set_event(hNode, event);
                              },
@@ -4250,7 +4256,7 @@ EXPORT CUresult CUDAAPI cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent 
   return guest::answered("cuGraphEventWaitNodeSetEvent",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_event_wait_node_set_event(hNode, event);
                              },
@@ -4262,7 +4268,7 @@ EXPORT CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraph
                                             "hGraphExec hNode nodeParams"};
   return guest::answered("cuGraphExecNodeSetParams", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::graph_exec_node_set_params(
@@ -4277,7 +4283,7 @@ EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams(
   return guest::answered("cuGraphExecKernelNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_kernel_node_set_params(hGraphExec, hNode,
                                                                                nodeParams);
@@ -4291,7 +4297,7 @@ EXPORT CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(
   return guest::answered("cuGraphExecKernelNodeSetParams_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_kernel_node_set_params_v2(hGraphExec, hNode,
                                                                                   nodeParams);
@@ -4306,7 +4312,7 @@ EXPORT CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, C
   return guest::answered("cuGraphExecMemcpyNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_memcpy_node_set_params(hGraphExec, hNode,
                                                                                copyParams, ctx);
@@ -4321,7 +4327,7 @@ EXPORT CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, C
   return guest::answered("cuGraphExecMemsetNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_memset_node_set_params(hGraphExec, hNode,
                                                                                memsetParams, ctx);
@@ -4335,7 +4341,7 @@ EXPORT CUresult CUDAAPI cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUg
   return guest::answered("cuGraphExecHostNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_host_node_set_params(hGraphExec, hNode,
                                                                              nodeParams);
@@ -4349,7 +4355,7 @@ EXPORT CUresult CUDAAPI cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExe
   return guest::answered("cuGraphExecChildGraphNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_child_graph_node_set_params(
                                    hGraphExec, hNode, childGraph);
@@ -4363,7 +4369,7 @@ EXPORT CUresult CUDAAPI cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExe
   return guest::answered("cuGraphExecEventRecordNodeSetEvent",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_event_record_node_set_event(hGraphExec,
                                                                                     hNode, event);
@@ -4377,7 +4383,7 @@ EXPORT CUresult CUDAAPI cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec,
   return guest::answered("cuGraphExecEventWaitNodeSetEvent",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_event_wait_node_set_event(hGraphExec, hNode,
                                                                                   event);
@@ -4391,7 +4397,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode hNode,
   return guest::answered("cuGraphKernelNodeGetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_get_params(hNode, nodeParams);
                              },
@@ -4404,7 +4410,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode hNode,
   return guest::answered("cuGraphKernelNodeGetParams_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_get_params_v2(hNode, nodeParams);
                              },
@@ -4416,7 +4422,7 @@ EXPORT CUresult CUDAAPI cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCP
   return guest::answered("cuGraphMemcpyNodeGetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_memcpy_node_get_params(hNode, nodeParams);
                              },
@@ -4429,7 +4435,7 @@ EXPORT CUresult CUDAAPI cuGraphMemsetNodeGetParams(CUgraphNode hNode,
   return guest::answered("cuGraphMemsetNodeGetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_memset_node_get_params(hNode, nodeParams);
                              },
@@ -4440,7 +4446,7 @@ EXPORT CUresult CUDAAPI cuGraphHostNodeGetParams(CUgraphNode hNode,
   static constinit guest::TracedEntry entry{"cuGraphHostNodeGetParams", "sync", "hNode nodeParams"};
   return guest::answered("cuGraphHostNodeGetParams", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::graph_host_node_get_params(
@@ -4454,7 +4460,7 @@ EXPORT CUresult CUDAAPI cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUeven
   return guest::answered("cuGraphEventRecordNodeGetEvent",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_event_record_node_get_event(hNode, event_out);
                              },
@@ -4466,7 +4472,7 @@ EXPORT CUresult CUDAAPI cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent*
   return guest::answered("cuGraphEventWaitNodeGetEvent",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_event_wait_node_get_event(hNode, event_out);
                              },
@@ -4476,7 +4482,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* t
   static constinit guest::TracedEntry entry{"cuGraphNodeGetType", "sync", "hNode type"};
   return guest::answered("cuGraphNodeGetType", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::graph_node_get_type(hNode, type);
@@ -4487,7 +4493,7 @@ EXPORT CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
   static constinit guest::TracedEntry entry{"cuGraphDestroyNode", "sync", "hNode"};
   return guest::answered("cuGraphDestroyNode", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::graph_destroy_node(hNode);
@@ -4500,7 +4506,7 @@ EXPORT CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph
   return guest::answered("cuGraphChildGraphNodeGetGraph",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_child_graph_node_get_graph(hNode, phGraph);
                              },
@@ -4512,7 +4518,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode 
                                             "phNode hOriginalNode hClonedGraph"};
   return guest::answered("cuGraphNodeFindInClone", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::graph_node_find_in_clone(
@@ -4526,7 +4532,7 @@ EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNod
                                             "hGraph rootNodes numRootNodes"};
   return guest::answered("cuGraphGetRootNodes", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::graph_get_root_nodes(
@@ -4539,7 +4545,7 @@ EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgra
   static constinit guest::TracedEntry entry{"cuGraphGetEdges", "sync", "hGraph from to numEdges"};
   return guest::answered("cuGraphGetEdges", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::graph_get_edges(hGraph, from, to,
@@ -4553,7 +4559,7 @@ EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CU
                                             "hGraph from to edgeData numEdges"};
   return guest::answered("cuGraphGetEdges_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::graph_get_edges_v2(
@@ -4568,7 +4574,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNod
   return guest::answered("cuGraphNodeGetDependencies",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_node_get_dependencies(hNode, dependencies,
                                                                          numDependencies);
@@ -4583,7 +4589,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraph
   return guest::answered("cuGraphNodeGetDependencies_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_node_get_dependencies_v2(
                                    hNode, dependencies, edgeData, numDependencies);
@@ -4597,7 +4603,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphN
   return guest::answered("cuGraphNodeGetDependentNodes",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_node_get_dependent_nodes(hNode, dependentNodes,
                                                                             numDependentNodes);
@@ -4613,7 +4619,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode,
   return guest::answered("cuGraphNodeGetDependentNodes_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_node_get_dependent_nodes_v2(
                                    hNode, dependentNodes, edgeData, numDependentNodes);
@@ -4626,7 +4632,7 @@ EXPORT CUresult CUDAAPI cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode
                                             "hGraph from to numDependencies"};
   return guest::answered("cuGraphAddDependencies", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::graph_add_dependencies(
@@ -4643,7 +4649,7 @@ EXPORT CUresult CUDAAPI cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphN
   return guest::answered("cuGraphAddDependencies_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_dependencies_v2(hGraph, from, to, edgeData,
                                                                        numDependencies);
@@ -4656,7 +4662,7 @@ EXPORT CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphN
                                             "hGraph from to numDependencies"};
   return guest::answered("cuGraphRemoveDependencies", guest::traced(
                                                           entry,
-                                                          [&] {
+                                                          [&]() INLINE {
                                                             if (!guest::Session::is_open())
                                                               return CUDA_ERROR_NOT_INITIALIZED;
                                                             return guest::graph_remove_dependencies(
@@ -4673,7 +4679,7 @@ EXPORT CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgra
   return guest::answered("cuGraphRemoveDependencies_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_remove_dependencies_v2(
                                    hGraph, from, to, edgeData, numDependencies);
@@ -4688,7 +4694,7 @@ EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGr
   return guest::answered("cuGraphInstantiate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_instantiate(phGraphExec, hGraph, phErrorNode,
                                                                logBuffer, bufferSize);
@@ -4703,7 +4709,7 @@ EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph 
   return guest::answered("cuGraphInstantiate_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_instantiate_v2(phGraphExec, hGraph, phErrorNode,
                                                                   logBuffer, bufferSize);
@@ -4717,7 +4723,7 @@ EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(
   return guest::answered("cuGraphInstantiateWithParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_instantiate_with_params(
                                    phGraphExec, hGraph, instantiateParams, CU_STREAM_LEGACY);
@@ -4728,7 +4734,7 @@ EXPORT CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuGraphUpload", "async", "hGraph hStream"};
   return guest::answered("cuGraphUpload", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::graph_upload(hGraph, hStream);
@@ -4739,7 +4745,7 @@ EXPORT CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t* 
   static constinit guest::TracedEntry entry{"cuGraphExecGetFlags", "local", "hGraphExec flags"};
   return guest::answered("cuGraphExecGetFlags", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::graph_exec_get_flags(hGraphExec,
@@ -4755,7 +4761,7 @@ EXPORT CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph
   return guest::answered("cuGraphExecUpdate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_update(hGraphExec, hGraph, hErrorNode_out,
                                                                updateResult_out);
@@ -4768,7 +4774,7 @@ EXPORT CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGr
                                             "hGraphExec hGraph resultInfo"};
   return guest::answered("cuGraphExecUpdate_v2", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::graph_exec_update_v2(
@@ -4782,7 +4788,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNod
                                             "hGraphExec hNode isEnabled"};
   return guest::answered("cuGraphNodeGetEnabled", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::graph_node_get_enabled(
@@ -4796,7 +4802,7 @@ EXPORT CUresult CUDAAPI cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNod
                                             "hGraphExec hNode isEnabled"};
   return guest::answered("cuGraphNodeSetEnabled", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::graph_node_set_enabled(
@@ -4809,7 +4815,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraph
   return guest::answered("cuGraphKernelNodeCopyAttributes",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_copy_attributes(dst, src);
                              },
@@ -4822,7 +4828,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkerne
   return guest::answered("cuGraphKernelNodeGetAttribute",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_get_attribute(hNode, attr,
                                                                              value_out);
@@ -4836,7 +4842,7 @@ EXPORT CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkerne
   return guest::answered("cuGraphKernelNodeSetAttribute",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_kernel_node_set_attribute(hNode, attr, value);
                              },
@@ -4851,7 +4857,7 @@ EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream,
   return guest::answered("cuStreamUpdateCaptureDependencies",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_update_capture_dependencies(
                                    hStream, dependencies, numDependencies, flags);
@@ -4869,7 +4875,7 @@ EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream hStream,
   return guest::answered("cuStreamUpdateCaptureDependencies_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_update_capture_dependencies_v2(
                                    hStream, dependencies, dependencyData, numDependencies, flags);
@@ -4887,7 +4893,7 @@ EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hG
   return guest::answered("cuStreamBeginCaptureToGraph",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_begin_capture_to_graph(
                                    hStream, hGraph, dependencies, dependencyData, numDependencies,
@@ -4905,7 +4911,7 @@ EXPORT CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgra
   return guest::answered("cuGraphAddBatchMemOpNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_batch_mem_op_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
@@ -4919,7 +4925,7 @@ cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS*
   return guest::answered("cuGraphBatchMemOpNodeGetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_batch_mem_op_node_get_params(hNode,
                                                                                 nodeParams_out);
@@ -4933,7 +4939,7 @@ cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_P
   return guest::answered("cuGraphBatchMemOpNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_batch_mem_op_node_set_params(hNode, nodeParams);
                              },
@@ -4946,7 +4952,7 @@ EXPORT CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(
   return guest::answered("cuGraphExecBatchMemOpNodeSetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_exec_batch_mem_op_node_set_params(
                                    hGraphExec, hNode, nodeParams);
@@ -4963,7 +4969,7 @@ EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph
   return guest::answered("cuGraphAddMemAllocNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_mem_alloc_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
@@ -4978,7 +4984,7 @@ EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph 
   return guest::answered("cuGraphAddMemFreeNode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_add_mem_free_node(
                                    phGraphNode, hGraph, dependencies, numDependencies, dptr);
@@ -4992,7 +4998,7 @@ EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
   return guest::answered("cuGraphMemAllocNodeGetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_mem_alloc_node_get_params(hNode, params_out);
                              },
@@ -5004,7 +5010,7 @@ EXPORT CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdevicep
   return guest::answered("cuGraphMemFreeNodeGetParams",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_mem_free_node_get_params(hNode, dptr_out);
                              },
@@ -5017,7 +5023,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem
   return guest::answered("cuDeviceGetGraphMemAttribute",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_get_graph_mem_attribute(device, attr, value);
                              },
@@ -5030,7 +5036,7 @@ EXPORT CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem
   return guest::answered("cuDeviceSetGraphMemAttribute",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_set_graph_mem_attribute(device, attr, value);
                              },
@@ -5040,7 +5046,7 @@ EXPORT CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   static constinit guest::TracedEntry entry{"cuDeviceGraphMemTrim", "sync", "device"};
   return guest::answered("cuDeviceGraphMemTrim", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::device_graph_mem_trim(device);
@@ -5051,7 +5057,7 @@ EXPORT CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char* path, u
   static constinit guest::TracedEntry entry{"cuGraphDebugDotPrint", "sync", "hGraph path flags"};
   return guest::answered("cuGraphDebugDotPrint", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::graph_debug_dot_print(
@@ -5066,7 +5072,7 @@ EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject* object_out, void* ptr, 
   return guest::answered("cuUserObjectCreate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::user_object_create(object_out, ptr, destroy,
                                                                 initialRefcount, flags);
@@ -5077,7 +5083,7 @@ EXPORT CUresult CUDAAPI cuUserObjectRetain(CUuserObject object, unsigned int cou
   static constinit guest::TracedEntry entry{"cuUserObjectRetain", "sync", "object count"};
   return guest::answered("cuUserObjectRetain", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::user_object_retain(object,
@@ -5089,7 +5095,7 @@ EXPORT CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int co
   static constinit guest::TracedEntry entry{"cuUserObjectRelease", "sync", "object count"};
   return guest::answered("cuUserObjectRelease", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::user_object_release(object,
@@ -5103,7 +5109,7 @@ EXPORT CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject obje
                                             "graph object count flags"};
   return guest::answered("cuGraphRetainUserObject", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::graph_retain_user_object(
@@ -5117,7 +5123,7 @@ EXPORT CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject obj
                                             "graph object count"};
   return guest::answered("cuGraphReleaseUserObject", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::graph_release_user_object(
@@ -5130,7 +5136,7 @@ EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray* pHandle,
   static constinit guest::TracedEntry entry{"cuArrayCreate_v2", "sync", "pHandle pAllocateArray"};
   return guest::answered("cuArrayCreate_v2", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::array_create_v2(pHandle,
@@ -5143,7 +5149,7 @@ EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray* pHandle,
   static constinit guest::TracedEntry entry{"cuArray3DCreate_v2", "sync", "pHandle pAllocateArray"};
   return guest::answered("cuArray3DCreate_v2", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::array_3d_create_v2(
@@ -5158,7 +5164,7 @@ EXPORT CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDes
   return guest::answered("cuArrayGetDescriptor_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -5173,7 +5179,7 @@ EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArra
   return guest::answered("cuArray3DGetDescriptor_v2",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -5185,7 +5191,7 @@ EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray hArray) {
   static constinit guest::TracedEntry entry{"cuArrayDestroy", "sync", "hArray"};
   return guest::answered("cuArrayDestroy", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::array_destroy(hArray);
@@ -5198,7 +5204,7 @@ EXPORT CUresult CUDAAPI cuArrayGetPlane(CUarray* pPlaneArray, CUarray hArray,
                                             "pPlaneArray hArray planeIdx"};
   return guest::answered("cuArrayGetPlane", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::array_get_plane(pPlaneArray, hArray,
@@ -5213,19 +5219,22 @@ EXPORT CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*
   return guest::answered(
       "cuArrayGetSparseProperties",
       guest::traced(
-          entry, [&] { return guest::array_get_sparse_properties(sparseProperties, array); },
+          entry,
+          [&]() INLINE { return guest::array_get_sparse_properties(sparseProperties, array); },
           sparseProperties, array));
 }
 EXPORT CUresult CUDAAPI cuArrayGetMemoryRequirements(
     CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUarray array, CUdevice device) {
   static constinit guest::TracedEntry entry{"cuArrayGetMemoryRequirements", "local",
                                             "memoryRequirements array device"};
-  return guest::answered(
-      "cuArrayGetMemoryRequirements",
-      guest::traced(
-          entry,
-          [&] { return guest::array_get_memory_requirements(memoryRequirements, array, device); },
-          memoryRequirements, array, device));
+  return guest::answered("cuArrayGetMemoryRequirements",
+                         guest::traced(
+                             entry,
+                             [&]() INLINE {
+                               return guest::array_get_memory_requirements(memoryRequirements,
+                                                                           array, device);
+                             },
+                             memoryRequirements, array, device));
 }
 EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
                                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
@@ -5235,7 +5244,7 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
   return guest::answered("cuMipmappedArrayCreate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mipmapped_array_create(pHandle, pMipmappedArrayDesc,
                                                                     numMipmapLevels);
@@ -5247,7 +5256,7 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray
   return guest::answered("cuMipmappedArrayDestroy",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mipmapped_array_destroy(hMipmappedArray);
                              },
@@ -5260,7 +5269,7 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* pLevelArray,
                                             "pLevelArray hMipmappedArray level"};
   return guest::answered("cuMipmappedArrayGetLevel", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::mipmapped_array_get_level(
@@ -5272,12 +5281,14 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(
     CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties, CUmipmappedArray mipmap) {
   static constinit guest::TracedEntry entry{"cuMipmappedArrayGetSparseProperties", "local",
                                             "sparseProperties mipmap"};
-  return guest::answered(
-      "cuMipmappedArrayGetSparseProperties",
-      guest::traced(
-          entry,
-          [&] { return guest::mipmapped_array_get_sparse_properties(sparseProperties, mipmap); },
-          sparseProperties, mipmap));
+  return guest::answered("cuMipmappedArrayGetSparseProperties",
+                         guest::traced(
+                             entry,
+                             [&]() INLINE {
+                               return guest::mipmapped_array_get_sparse_properties(sparseProperties,
+                                                                                   mipmap);
+                             },
+                             sparseProperties, mipmap));
 }
 EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
     CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
@@ -5286,7 +5297,7 @@ EXPORT CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(
   return guest::answered("cuMipmappedArrayGetMemoryRequirements",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                return guest::mipmapped_array_get_memory_requirements(
                                    memoryRequirements, mipmap, device);
                              },
@@ -5299,7 +5310,7 @@ EXPORT CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned
   return guest::answered(
       "cuMemMapArrayAsync",
       guest::traced(
-          entry, [&] { return guest::mem_map_array_async(mapInfoList, count, hStream); },
+          entry, [&]() INLINE { return guest::mem_map_array_async(mapInfoList, count, hStream); },
           mapInfoList, count, hStream));
 }
 EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements,
@@ -5310,7 +5321,7 @@ EXPORT CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInEle
   return guest::answered("cuDeviceGetTexture1DLinearMaxWidth",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::device_get_texture_1d_linear_max_width(
                                    maxWidthInElements, format, numChannels, dev);
@@ -5325,7 +5336,7 @@ EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject* pTexObject,
                                             "pTexObject pResDesc pTexDesc pResViewDesc"};
   return guest::answered("cuTexObjectCreate", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::tex_object_create(
@@ -5338,7 +5349,7 @@ EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject) {
   static constinit guest::TracedEntry entry{"cuTexObjectDestroy", "sync", "texObject"};
   return guest::answered("cuTexObjectDestroy", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::tex_object_destroy(texObject);
@@ -5352,7 +5363,7 @@ EXPORT CUresult CUDAAPI cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc,
   return guest::answered("cuTexObjectGetResourceDesc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_object_get_resource_desc(pResDesc, texObject);
                              },
@@ -5365,7 +5376,7 @@ EXPORT CUresult CUDAAPI cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* pTexDesc,
   return guest::answered("cuTexObjectGetTextureDesc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_object_get_texture_desc(pTexDesc, texObject);
                              },
@@ -5378,7 +5389,7 @@ EXPORT CUresult CUDAAPI cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* 
   return guest::answered("cuTexObjectGetResourceViewDesc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_object_get_resource_view_desc(pResViewDesc,
                                                                                texObject);
@@ -5390,7 +5401,7 @@ EXPORT CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject,
   static constinit guest::TracedEntry entry{"cuSurfObjectCreate", "sync", "pSurfObject pResDesc"};
   return guest::answered("cuSurfObjectCreate", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::surf_object_create(pSurfObject,
@@ -5402,7 +5413,7 @@ EXPORT CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject) {
   static constinit guest::TracedEntry entry{"cuSurfObjectDestroy", "sync", "surfObject"};
   return guest::answered("cuSurfObjectDestroy", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::surf_object_destroy(surfObject);
@@ -5416,7 +5427,7 @@ EXPORT CUresult CUDAAPI cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc
   return guest::answered("cuSurfObjectGetResourceDesc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::surf_object_get_resource_desc(pResDesc, surfObject);
                              },
@@ -5426,7 +5437,7 @@ EXPORT CUresult CUDAAPI cuModuleGetTexRef(CUtexref* pTexRef, CUmodule hmod, cons
   static constinit guest::TracedEntry entry{"cuModuleGetTexRef", "sync", "pTexRef hmod name"};
   return guest::answered("cuModuleGetTexRef", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::module_get_tex_ref(pTexRef, hmod,
@@ -5438,7 +5449,7 @@ EXPORT CUresult CUDAAPI cuModuleGetSurfRef(CUsurfref* pSurfRef, CUmodule hmod, c
   static constinit guest::TracedEntry entry{"cuModuleGetSurfRef", "sync", "pSurfRef hmod name"};
   return guest::answered("cuModuleGetSurfRef", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::module_get_surf_ref(pSurfRef,
@@ -5450,7 +5461,7 @@ EXPORT CUresult CUDAAPI cuTexRefCreate(CUtexref* pTexRef) {
   static constinit guest::TracedEntry entry{"cuTexRefCreate", "sync", "pTexRef"};
   return guest::answered("cuTexRefCreate", guest::traced(
                                                entry,
-                                               [&] {
+                                               [&]() INLINE {
                                                  if (!guest::Session::is_open())
                                                    return CUDA_ERROR_NOT_INITIALIZED;
                                                  return guest::tex_ref_create(pTexRef);
@@ -5461,7 +5472,7 @@ EXPORT CUresult CUDAAPI cuTexRefDestroy(CUtexref hTexRef) {
   static constinit guest::TracedEntry entry{"cuTexRefDestroy", "sync", "hTexRef"};
   return guest::answered("cuTexRefDestroy", guest::traced(
                                                 entry,
-                                                [&] {
+                                                [&]() INLINE {
                                                   if (!guest::Session::is_open())
                                                     return CUDA_ERROR_NOT_INITIALIZED;
                                                   return guest::tex_ref_destroy(hTexRef);
@@ -5474,7 +5485,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetAddress_v2(size_t* ByteOffset, CUtexref hTexR
                                             "ByteOffset hTexRef dptr bytes"};
   return guest::answered("cuTexRefSetAddress_v2", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::tex_ref_set_address_v2(
@@ -5488,7 +5499,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARR
                                             "hTexRef desc dptr Pitch"};
   return guest::answered("cuTexRefSetAddress2D_v2", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::tex_ref_set_address_2d_v2(
@@ -5502,7 +5513,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARR
                                             "hTexRef desc dptr Pitch"};
   return guest::answered("cuTexRefSetAddress2D_v3", guest::traced(
                                                         entry,
-                                                        [&] {
+                                                        [&]() INLINE {
                                                           if (!guest::Session::is_open())
                                                             return CUDA_ERROR_NOT_INITIALIZED;
                                                           return guest::tex_ref_set_address_2d_v3(
@@ -5515,7 +5526,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetBorderColor(CUtexref hTexRef, float* pBorderC
                                             "hTexRef pBorderColor"};
   return guest::answered("cuTexRefSetBorderColor", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::tex_ref_set_border_color(
@@ -5528,7 +5539,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetBorderColor(float* pBorderColor, CUtexref hTe
                                             "pBorderColor hTexRef"};
   return guest::answered("cuTexRefGetBorderColor", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::tex_ref_get_border_color(
@@ -5540,7 +5551,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsig
   static constinit guest::TracedEntry entry{"cuTexRefSetArray", "sync", "hTexRef hArray Flags"};
   return guest::answered("cuTexRefSetArray", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::tex_ref_set_array(hTexRef, hArray,
@@ -5556,7 +5567,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetMipmappedArray(CUtexref hTexRef,
   return guest::answered("cuTexRefSetMipmappedArray",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_set_mipmapped_array(hTexRef, hMipmappedArray,
                                                                          Flags);
@@ -5569,7 +5580,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt,
                                             "hTexRef fmt NumPackedComponents"};
   return guest::answered("cuTexRefSetFormat", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::tex_ref_set_format(
@@ -5581,7 +5592,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddr
   static constinit guest::TracedEntry entry{"cuTexRefSetAddressMode", "sync", "hTexRef dim am"};
   return guest::answered("cuTexRefSetAddressMode", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::tex_ref_set_address_mode(
@@ -5593,7 +5604,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm
   static constinit guest::TracedEntry entry{"cuTexRefSetFilterMode", "sync", "hTexRef fm"};
   return guest::answered("cuTexRefSetFilterMode", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::tex_ref_set_filter_mode(
@@ -5606,7 +5617,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_m
   return guest::answered("cuTexRefSetMipmapFilterMode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_set_mipmap_filter_mode(hTexRef, fm);
                              },
@@ -5617,7 +5628,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias)
   return guest::answered("cuTexRefSetMipmapLevelBias",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_set_mipmap_level_bias(hTexRef, bias);
                              },
@@ -5630,7 +5641,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minM
   return guest::answered("cuTexRefSetMipmapLevelClamp",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_set_mipmap_level_clamp(
                                    hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp);
@@ -5641,7 +5652,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int 
   static constinit guest::TracedEntry entry{"cuTexRefSetMaxAnisotropy", "sync", "hTexRef maxAniso"};
   return guest::answered("cuTexRefSetMaxAnisotropy", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::tex_ref_set_max_anisotropy(
@@ -5653,7 +5664,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags) {
   static constinit guest::TracedEntry entry{"cuTexRefSetFlags", "sync", "hTexRef Flags"};
   return guest::answered("cuTexRefSetFlags", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::tex_ref_set_flags(hTexRef, Flags);
@@ -5664,7 +5675,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetAddress_v2(CUdeviceptr* pdptr, CUtexref hTexR
   static constinit guest::TracedEntry entry{"cuTexRefGetAddress_v2", "sync", "pdptr hTexRef"};
   return guest::answered("cuTexRefGetAddress_v2", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::tex_ref_get_address_v2(
@@ -5676,7 +5687,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetArray(CUarray* phArray, CUtexref hTexRef) {
   static constinit guest::TracedEntry entry{"cuTexRefGetArray", "sync", "phArray hTexRef"};
   return guest::answered("cuTexRefGetArray", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::tex_ref_get_array(phArray,
@@ -5691,7 +5702,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetMipmappedArray(CUmipmappedArray* phMipmappedA
   return guest::answered("cuTexRefGetMipmappedArray",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_get_mipmapped_array(phMipmappedArray, hTexRef);
                              },
@@ -5703,7 +5714,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetFormat(CUarray_format* pFormat, int* pNumChan
                                             "pFormat pNumChannels hTexRef"};
   return guest::answered("cuTexRefGetFormat", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::tex_ref_get_format(
@@ -5715,7 +5726,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetAddressMode(CUaddress_mode* pam, CUtexref hTe
   static constinit guest::TracedEntry entry{"cuTexRefGetAddressMode", "sync", "pam hTexRef dim"};
   return guest::answered("cuTexRefGetAddressMode", guest::traced(
                                                        entry,
-                                                       [&] {
+                                                       [&]() INLINE {
                                                          if (!guest::Session::is_open())
                                                            return CUDA_ERROR_NOT_INITIALIZED;
                                                          return guest::tex_ref_get_address_mode(
@@ -5727,7 +5738,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetFilterMode(CUfilter_mode* pfm, CUtexref hTexR
   static constinit guest::TracedEntry entry{"cuTexRefGetFilterMode", "sync", "pfm hTexRef"};
   return guest::answered("cuTexRefGetFilterMode", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::tex_ref_get_filter_mode(
@@ -5740,7 +5751,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetMipmapFilterMode(CUfilter_mode* pfm, CUtexref
   return guest::answered("cuTexRefGetMipmapFilterMode",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_get_mipmap_filter_mode(pfm, hTexRef);
                              },
@@ -5751,7 +5762,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelBias(float* pbias, CUtexref hTexRe
   return guest::answered("cuTexRefGetMipmapLevelBias",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_get_mipmap_level_bias(pbias, hTexRef);
                              },
@@ -5764,7 +5775,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetMipmapLevelClamp(float* pminMipmapLevelClamp,
   return guest::answered("cuTexRefGetMipmapLevelClamp",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tex_ref_get_mipmap_level_clamp(
                                    pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef);
@@ -5776,7 +5787,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetMaxAnisotropy(int* pmaxAniso, CUtexref hTexRe
                                             "pmaxAniso hTexRef"};
   return guest::answered("cuTexRefGetMaxAnisotropy", guest::traced(
                                                          entry,
-                                                         [&] {
+                                                         [&]() INLINE {
                                                            if (!guest::Session::is_open())
                                                              return CUDA_ERROR_NOT_INITIALIZED;
                                                            return guest::tex_ref_get_max_anisotropy(
@@ -5788,7 +5799,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetFlags(unsigned int* pFlags, CUtexref hTexRef)
   static constinit guest::TracedEntry entry{"cuTexRefGetFlags", "sync", "pFlags hTexRef"};
   return guest::answered("cuTexRefGetFlags", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::tex_ref_get_flags(pFlags, hTexRef);
@@ -5799,7 +5810,7 @@ EXPORT CUresult CUDAAPI cuSurfRefSetArray(CUsurfref hSurfRef, CUarray hArray, un
   static constinit guest::TracedEntry entry{"cuSurfRefSetArray", "sync", "hSurfRef hArray Flags"};
   return guest::answered("cuSurfRefSetArray", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::surf_ref_set_array(hSurfRef,
@@ -5811,7 +5822,7 @@ EXPORT CUresult CUDAAPI cuSurfRefGetArray(CUarray* phArray, CUsurfref hSurfRef) 
   static constinit guest::TracedEntry entry{"cuSurfRefGetArray", "sync", "phArray hSurfRef"};
   return guest::answered("cuSurfRefGetArray", guest::traced(
                                                   entry,
-                                                  [&] {
+                                                  [&]() INLINE {
                                                     if (!guest::Session::is_open())
                                                       return CUDA_ERROR_NOT_INITIALIZED;
                                                     return guest::surf_ref_get_array(phArray,
@@ -5823,7 +5834,7 @@ EXPORT CUresult CUDAAPI cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref
   static constinit guest::TracedEntry entry{"cuParamSetTexRef", "sync", "hfunc texunit hTexRef"};
   return guest::answered("cuParamSetTexRef", guest::traced(
                                                  entry,
-                                                 [&] {
+                                                 [&]() INLINE {
                                                    if (!guest::Session::is_open())
                                                      return CUDA_ERROR_NOT_INITIALIZED;
                                                    return guest::param_set_tex_ref(hfunc, texunit,
@@ -5845,7 +5856,7 @@ EXPORT CUresult CUDAAPI cuTensorMapEncodeTiled(
       "cuTensorMapEncodeTiled",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::tensor_map_encode_tiled(
                 tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
@@ -5870,7 +5881,7 @@ EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2col(
       "cuTensorMapEncodeIm2col",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::tensor_map_encode_im2col(
                 tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
@@ -5897,7 +5908,7 @@ EXPORT CUresult CUDAAPI cuTensorMapEncodeIm2colWide(
       "cuTensorMapEncodeIm2colWide",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::tensor_map_encode_im2col_wide(
                 tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
@@ -5914,7 +5925,7 @@ EXPORT CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* 
   return guest::answered("cuTensorMapReplaceAddress",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::tensor_map_replace_address(tensorMap, globalAddress);
                              },
@@ -5922,7 +5933,7 @@ EXPORT CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* 
 }
 EXPORT CUresult CUDAAPI cuProfilerStart() {
   static constinit guest::TracedEntry entry{"cuProfilerStart", "local", ""};
-  return guest::answered("cuProfilerStart", guest::traced(entry, [&] {
+  return guest::answered("cuProfilerStart", guest::traced(entry, [&]() INLINE {
                            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                            if (const CUresult lasting = guest::Session::get().lasting_error())
                              return lasting;
@@ -5931,7 +5942,7 @@ EXPORT CUresult CUDAAPI cuProfilerStart() {
 }
 EXPORT CUresult CUDAAPI cuProfilerStop() {
   static constinit guest::TracedEntry entry{"cuProfilerStop", "local", ""};
-  return guest::answered("cuProfilerStop", guest::traced(entry, [&] {
+  return guest::answered("cuProfilerStop", guest::traced(entry, [&]() INLINE {
                            if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                            if (const CUresult lasting = guest::Session::get().lasting_error())
                              return lasting;
@@ -5947,7 +5958,7 @@ EXPORT CUresult CUDAAPI cuDeviceRegisterAsyncNotification(CUdevice device,
   return guest::answered("cuDeviceRegisterAsyncNotification",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -5963,7 +5974,7 @@ EXPORT CUresult CUDAAPI cuDeviceUnregisterAsyncNotification(CUdevice device,
   return guest::answered("cuDeviceUnregisterAsyncNotification",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -5977,7 +5988,7 @@ EXPORT CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTar
   return guest::answered("cuFlushGPUDirectRDMAWrites",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::flush_gpudirect_rdmawrites(target, scope);
                              },
@@ -5989,7 +6000,7 @@ EXPORT CUresult CUDAAPI cuArray3DCreate(CUarray* pHandle,
   return guest::answered("cuArray3DCreate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6004,7 +6015,7 @@ EXPORT CUresult CUDAAPI cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* pArra
   return guest::answered("cuArray3DGetDescriptor",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6018,7 +6029,7 @@ EXPORT CUresult CUDAAPI cuArrayCreate(CUarray* pHandle,
   return guest::answered("cuArrayCreate",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6033,7 +6044,7 @@ EXPORT CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* pArrayDes
   return guest::answered("cuArrayGetDescriptor",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6046,7 +6057,7 @@ EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1* dptr, unsigned int bytesize) 
   return guest::answered("cuMemAlloc",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6059,7 +6070,7 @@ EXPORT CUresult CUDAAPI cuMemAllocHost(void** pp, unsigned int bytesize) {
   return guest::answered("cuMemAllocHost",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6075,7 +6086,7 @@ EXPORT CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPit
   return guest::answered("cuMemAllocPitch",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6089,7 +6100,7 @@ EXPORT CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr) {
   return guest::answered("cuMemFree",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6103,7 +6114,7 @@ EXPORT CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr_v1* pbase, unsigned int
   return guest::answered("cuMemGetAddressRange",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6116,7 +6127,7 @@ EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int* free, unsigned int* total) {
   return guest::answered("cuMemGetInfo",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6130,7 +6141,7 @@ EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr_v1* pdptr, void* p
   return guest::answered("cuMemHostGetDevicePointer",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6143,7 +6154,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D_v1* pCopy) {
   return guest::answered("cuMemcpy2D",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6156,7 +6167,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* pCopy, CUstream 
   return guest::answered("cuMemcpy2DAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6169,7 +6180,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* pCopy) {
   return guest::answered("cuMemcpy2DUnaligned",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6182,7 +6193,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D_v1* pCopy) {
   return guest::answered("cuMemcpy3D",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6195,7 +6206,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* pCopy, CUstream 
   return guest::answered("cuMemcpy3DAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6210,7 +6221,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, C
   return guest::answered("cuMemcpyAtoA",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6226,7 +6237,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray,
   return guest::answered("cuMemcpyAtoD",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6241,7 +6252,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoH(void* dstHost, CUarray srcArray, unsigned i
   return guest::answered("cuMemcpyAtoH",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6256,7 +6267,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync(void* dstHost, CUarray srcArray, unsig
   return guest::answered("cuMemcpyAtoHAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6272,7 +6283,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset,
   return guest::answered("cuMemcpyDtoA",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6287,7 +6298,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 sr
   return guest::answered("cuMemcpyDtoD",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6302,7 +6313,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_
   return guest::answered("cuMemcpyDtoDAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6317,7 +6328,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr_v1 srcDevice,
   return guest::answered("cuMemcpyDtoH",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6332,7 +6343,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr_v1 srcDevic
   return guest::answered("cuMemcpyDtoHAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6348,7 +6359,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoA(CUarray dstArray, unsigned int dstOffset, c
   return guest::answered("cuMemcpyHtoA",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6364,7 +6375,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffs
   return guest::answered("cuMemcpyHtoAAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6379,7 +6390,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void* srcHo
   return guest::answered("cuMemcpyHtoD",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6394,7 +6405,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void* 
   return guest::answered("cuMemcpyHtoDAsync",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6408,7 +6419,7 @@ EXPORT CUresult CUDAAPI cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us,
   return guest::answered("cuMemsetD16",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6423,7 +6434,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dst
   return guest::answered("cuMemsetD2D16",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6438,7 +6449,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dst
   return guest::answered("cuMemsetD2D32",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6453,7 +6464,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstP
   return guest::answered("cuMemsetD2D8",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6466,7 +6477,7 @@ EXPORT CUresult CUDAAPI cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, u
   return guest::answered("cuMemsetD32",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6479,7 +6490,7 @@ EXPORT CUresult CUDAAPI cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, u
   return guest::answered("cuMemsetD8",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6493,7 +6504,7 @@ EXPORT CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* by
   return guest::answered("cuModuleGetGlobal",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6506,7 +6517,7 @@ EXPORT CUresult CUDAAPI cuTexRefGetAddress(CUdeviceptr_v1* pdptr, CUtexref hTexR
   return guest::answered("cuTexRefGetAddress",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6521,7 +6532,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetAddress(unsigned int* ByteOffset, CUtexref hT
   return guest::answered("cuTexRefSetAddress",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6536,7 +6547,7 @@ EXPORT CUresult CUDAAPI cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_
   return guest::answered("cuTexRefSetAddress2D",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6551,7 +6562,7 @@ EXPORT CUresult CUDAAPI cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hSt
   return guest::answered("cuEventRecordWithFlags_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::event_record_with_flags(
                                    hEvent, hStream ? hStream : CU_STREAM_PER_THREAD, flags);
@@ -6562,7 +6573,7 @@ EXPORT CUresult CUDAAPI cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
   static constinit guest::TracedEntry entry{"cuEventRecord_ptsz", "async", "hEvent hStream"};
   return guest::answered("cuEventRecord_ptsz", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::event_record(
@@ -6579,7 +6590,7 @@ EXPORT CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn,
   return guest::answered("cuGetProcAddress_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                return guest::get_proc_address_v2(symbol, pfn, cudaVersion, flags,
                                                                  symbolStatus,
                                                                  CU_STREAM_PER_THREAD);
@@ -6593,7 +6604,7 @@ EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
   return guest::answered("cuGraphInstantiateWithParams_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::graph_instantiate_with_params(
                                    phGraphExec, hGraph, instantiateParams, CU_STREAM_PER_THREAD);
@@ -6604,7 +6615,7 @@ EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
   static constinit guest::TracedEntry entry{"cuGraphLaunch_ptsz", "async", "hGraph hStream"};
   return guest::answered("cuGraphLaunch_ptsz", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::graph_launch(
@@ -6617,7 +6628,7 @@ EXPORT CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)
   static constinit guest::TracedEntry entry{"cuGraphUpload_ptsz", "async", "hGraph hStream"};
   return guest::answered("cuGraphUpload_ptsz", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::graph_upload(
@@ -6636,7 +6647,7 @@ EXPORT CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
   return guest::answered("cuLaunchCooperativeKernel_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::launch_cooperative_kernel(
                                    f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
@@ -6652,7 +6663,7 @@ EXPORT CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, voi
   return guest::answered("cuLaunchHostFunc_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::launch_host_func(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, fn, userData);
@@ -6665,7 +6676,7 @@ EXPORT CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfu
                                             "config f kernelParams extra"};
   return guest::answered("cuLaunchKernelEx_ptsz", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::launch_kernel_ex(
@@ -6685,7 +6696,7 @@ EXPORT CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX,
   return guest::answered("cuLaunchKernel_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::launch_kernel(
                                    f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
@@ -6701,7 +6712,7 @@ EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize,
   return guest::answered("cuMemAllocAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_alloc_async(
                                    dptr, bytesize, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6715,7 +6726,7 @@ EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t b
   return guest::answered("cuMemAllocFromPoolAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::mem_alloc_from_pool_async(
                                    dptr, bytesize, pool, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6732,7 +6743,7 @@ EXPORT CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync_ptsz(
       "cuMemDiscardAndPrefetchBatchAsync_ptsz",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_discard_and_prefetch_batch_async(
@@ -6748,7 +6759,7 @@ EXPORT CUresult CUDAAPI cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* 
   return guest::answered("cuMemDiscardBatchAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6762,7 +6773,7 @@ EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) 
   static constinit guest::TracedEntry entry{"cuMemFreeAsync_ptsz", "async", "dptr hStream"};
   return guest::answered("cuMemFreeAsync_ptsz", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::mem_free_async(
@@ -6778,7 +6789,7 @@ EXPORT CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, uns
   return guest::answered("cuMemMapArrayAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                return guest::mem_map_array_async(
                                    mapInfoList, count, hStream ? hStream : CU_STREAM_PER_THREAD);
                              },
@@ -6791,7 +6802,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count
   return guest::answered("cuMemPrefetchAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6809,7 +6820,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t co
   return guest::answered("cuMemPrefetchAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -6831,7 +6842,7 @@ EXPORT CUresult CUDAAPI cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t*
       "cuMemPrefetchBatchAsync_ptsz",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             if (const CUresult lasting = guest::Session::get().lasting_error()) return lasting;
             return guest::mem_prefetch_batch_async(dptrs, sizes, count, prefetchLocs,
@@ -6845,7 +6856,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUst
   return guest::answered("cuMemcpy2DAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_2d_async_v2(
                                    pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6856,7 +6867,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* pCopy) 
   static constinit guest::TracedEntry entry{"cuMemcpy2DUnaligned_v2_ptds", "bulk", "pCopy"};
   return guest::answered("cuMemcpy2DUnaligned_v2_ptds", guest::traced(
                                                             entry,
-                                                            [&] {
+                                                            [&]() INLINE {
                                                               if (!guest::Session::is_open())
                                                                 return CUDA_ERROR_NOT_INITIALIZED;
                                                               return guest::memcpy_2d_unaligned_v2(
@@ -6868,7 +6879,7 @@ EXPORT CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy2D_v2_ptds", "bulk", "pCopy"};
   return guest::answered("cuMemcpy2D_v2_ptds", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::memcpy_2d_v2(
@@ -6881,7 +6892,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUst
   return guest::answered("cuMemcpy3DAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_3d_async_v2(
                                    pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6896,7 +6907,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_B
   return guest::answered("cuMemcpy3DBatchAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_3d_batch_async(
                                    numOps, opList, failIdx, flags,
@@ -6911,7 +6922,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3
   return guest::answered("cuMemcpy3DBatchAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_3d_batch_async_v2(
                                    numOps, opList, flags, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6924,7 +6935,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy
   return guest::answered("cuMemcpy3DPeerAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_3d_peer_async(
                                    pCopy, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -6935,7 +6946,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3DPeer_ptds", "bulk", "pCopy"};
   return guest::answered("cuMemcpy3DPeer_ptds", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::memcpy_3d_peer(
@@ -6947,7 +6958,7 @@ EXPORT CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
   static constinit guest::TracedEntry entry{"cuMemcpy3D_v2_ptds", "bulk", "pCopy"};
   return guest::answered("cuMemcpy3D_v2_ptds", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::memcpy_3d_v2(
@@ -6961,7 +6972,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, siz
                                             "dst src ByteCount hStream"};
   return guest::answered("cuMemcpyAsync_ptsz", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::memcpy_async(
@@ -6977,7 +6988,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
   return guest::answered("cuMemcpyAtoA_v2_ptds",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_atoa_v2(dstArray, dstOffset, srcArray,
                                                             srcOffset, ByteCount,
@@ -6991,7 +7002,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcA
                                             "dstDevice srcArray srcOffset ByteCount"};
   return guest::answered("cuMemcpyAtoD_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_atod_v2(
@@ -7007,7 +7018,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, CUarray srcArra
   return guest::answered("cuMemcpyAtoHAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_atoh_async_v2(
                                    dstHost, srcArray, srcOffset, ByteCount,
@@ -7021,7 +7032,7 @@ EXPORT CUresult CUDAAPI cuMemcpyAtoH_v2_ptds(void* dstHost, CUarray srcArray, si
                                             "dstHost srcArray srcOffset ByteCount"};
   return guest::answered("cuMemcpyAtoH_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_atoh_v2(
@@ -7041,7 +7052,7 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* 
       "cuMemcpyBatchAsync_ptsz",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::memcpy_batch_async(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
                                              failIdx, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -7058,7 +7069,7 @@ EXPORT CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdevicept
   return guest::answered("cuMemcpyBatchAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_batch_async_v2(
                                    dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
@@ -7072,7 +7083,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
                                             "dstArray dstOffset srcDevice ByteCount"};
   return guest::answered("cuMemcpyDtoA_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_dtoa_v2(
@@ -7088,7 +7099,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdevic
   return guest::answered("cuMemcpyDtoDAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_dtod_async_v2(
                                    dstDevice, srcDevice, ByteCount,
@@ -7102,7 +7113,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr 
                                             "dstDevice srcDevice ByteCount"};
   return guest::answered("cuMemcpyDtoD_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_dtod_v2(
@@ -7118,7 +7129,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr src
   return guest::answered("cuMemcpyDtoHAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_dtoh_async_v2(
                                    dstHost, srcDevice, ByteCount,
@@ -7132,7 +7143,7 @@ EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevic
                                             "dstHost srcDevice ByteCount"};
   return guest::answered("cuMemcpyDtoH_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_dtoh_v2(
@@ -7149,7 +7160,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOf
   return guest::answered("cuMemcpyHtoAAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_htoa_async_v2(
                                    dstArray, dstOffset, srcHost, ByteCount,
@@ -7163,7 +7174,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
                                             "dstArray dstOffset srcHost ByteCount"};
   return guest::answered("cuMemcpyHtoA_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_htoa_v2(
@@ -7179,7 +7190,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const v
   return guest::answered("cuMemcpyHtoDAsync_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_htod_async_v2(
                                    dstDevice, srcHost, ByteCount,
@@ -7193,7 +7204,7 @@ EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* 
                                             "dstDevice srcHost ByteCount"};
   return guest::answered("cuMemcpyHtoD_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memcpy_htod_v2(
@@ -7211,7 +7222,7 @@ EXPORT CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext 
   return guest::answered("cuMemcpyPeerAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_peer_async(
                                    dstDevice, dstContext, srcDevice, srcContext, ByteCount,
@@ -7227,7 +7238,7 @@ EXPORT CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstCo
   return guest::answered("cuMemcpyPeer_ptds",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memcpy_peer(dstDevice, dstContext, srcDevice,
                                                          srcContext, ByteCount,
@@ -7239,7 +7250,7 @@ EXPORT CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t B
   static constinit guest::TracedEntry entry{"cuMemcpy_ptds", "bulk", "dst src ByteCount"};
   return guest::answered("cuMemcpy_ptds", guest::traced(
                                               entry,
-                                              [&] {
+                                              [&]() INLINE {
                                                 if (!guest::Session::is_open())
                                                   return CUDA_ERROR_NOT_INITIALIZED;
                                                 return guest::memcpy(dst, src, ByteCount,
@@ -7254,7 +7265,7 @@ EXPORT CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned sh
   return guest::answered("cuMemsetD16Async_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d16_async(
                                    dstDevice, us, N, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -7265,7 +7276,7 @@ EXPORT CUresult CUDAAPI cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned shor
   static constinit guest::TracedEntry entry{"cuMemsetD16_v2_ptds", "async", "dstDevice us N"};
   return guest::answered("cuMemsetD16_v2_ptds", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::memset_d16_v2(
@@ -7281,7 +7292,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t ds
   return guest::answered("cuMemsetD2D16Async_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d2d16_async(
                                    dstDevice, dstPitch, us, Width, Height,
@@ -7295,7 +7306,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstP
                                             "dstDevice dstPitch us Width Height"};
   return guest::answered("cuMemsetD2D16_v2_ptds", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::memset_d2d16_v2(
@@ -7312,7 +7323,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t ds
   return guest::answered("cuMemsetD2D32Async_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d2d32_async(
                                    dstDevice, dstPitch, ui, Width, Height,
@@ -7326,7 +7337,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstP
                                             "dstDevice dstPitch ui Width Height"};
   return guest::answered("cuMemsetD2D32_v2_ptds", guest::traced(
                                                       entry,
-                                                      [&] {
+                                                      [&]() INLINE {
                                                         if (!guest::Session::is_open())
                                                           return CUDA_ERROR_NOT_INITIALIZED;
                                                         return guest::memset_d2d32_v2(
@@ -7343,7 +7354,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dst
   return guest::answered("cuMemsetD2D8Async_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d2d8_async(
                                    dstDevice, dstPitch, uc, Width, Height,
@@ -7357,7 +7368,7 @@ EXPORT CUresult CUDAAPI cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPi
                                             "dstDevice dstPitch uc Width Height"};
   return guest::answered("cuMemsetD2D8_v2_ptds", guest::traced(
                                                      entry,
-                                                     [&] {
+                                                     [&]() INLINE {
                                                        if (!guest::Session::is_open())
                                                          return CUDA_ERROR_NOT_INITIALIZED;
                                                        return guest::memset_d2d8_v2(
@@ -7373,7 +7384,7 @@ EXPORT CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned in
   return guest::answered("cuMemsetD32Async_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d32_async(
                                    dstDevice, ui, N, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -7384,7 +7395,7 @@ EXPORT CUresult CUDAAPI cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int 
   static constinit guest::TracedEntry entry{"cuMemsetD32_v2_ptds", "async", "dstDevice ui N"};
   return guest::answered("cuMemsetD32_v2_ptds", guest::traced(
                                                     entry,
-                                                    [&] {
+                                                    [&]() INLINE {
                                                       if (!guest::Session::is_open())
                                                         return CUDA_ERROR_NOT_INITIALIZED;
                                                       return guest::memset_d32_v2(
@@ -7399,7 +7410,7 @@ EXPORT CUresult CUDAAPI cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned cha
   return guest::answered("cuMemsetD8Async_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::memset_d8_async(
                                    dstDevice, uc, N, hStream ? hStream : CU_STREAM_PER_THREAD);
@@ -7410,7 +7421,7 @@ EXPORT CUresult CUDAAPI cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char 
   static constinit guest::TracedEntry entry{"cuMemsetD8_v2_ptds", "async", "dstDevice uc N"};
   return guest::answered("cuMemsetD8_v2_ptds", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::memset_d8_v2(
@@ -7425,7 +7436,7 @@ EXPORT CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallb
   return guest::answered("cuStreamAddCallback_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_add_callback(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, callback, userData,
@@ -7440,7 +7451,7 @@ EXPORT CUresult CUDAAPI cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdevicept
   return guest::answered("cuStreamAttachMemAsync_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7457,7 +7468,7 @@ EXPORT CUresult CUDAAPI cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int co
   return guest::answered("cuStreamBatchMemOp_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_batch_mem_op(
                                    stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
@@ -7473,7 +7484,7 @@ EXPORT CUresult CUDAAPI cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int
   return guest::answered("cuStreamBatchMemOp_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_batch_mem_op_v2(
                                    stream ? stream : CU_STREAM_PER_THREAD, count, paramArray,
@@ -7492,7 +7503,7 @@ EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgra
   return guest::answered("cuStreamBeginCaptureToGraph_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_begin_capture_to_graph(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, hGraph, dependencies,
@@ -7506,7 +7517,7 @@ EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
       "cuStreamBeginCapture_ptsz",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::stream_begin_capture(hStream ? hStream : CU_STREAM_PER_THREAD);
           },
@@ -7517,7 +7528,7 @@ EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamC
   return guest::answered("cuStreamBeginCapture_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_begin_capture_v2(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, mode);
@@ -7530,7 +7541,7 @@ EXPORT CUresult CUDAAPI cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream
   return guest::answered("cuStreamCopyAttributes_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_copy_attributes(
                                    dstStream ? dstStream : CU_STREAM_PER_THREAD, srcStream);
@@ -7542,7 +7553,7 @@ EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGra
   return guest::answered("cuStreamEndCapture_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_end_capture(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, phGraph);
@@ -7556,7 +7567,7 @@ EXPORT CUresult CUDAAPI cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttr
   return guest::answered("cuStreamGetAttribute_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_get_attribute(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, attr, value);
@@ -7571,7 +7582,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_ptsz(CUstream hStream,
   return guest::answered("cuStreamGetCaptureInfo_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7593,7 +7604,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream,
       "cuStreamGetCaptureInfo_v2_ptsz",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::stream_get_capture_info_v2(hStream ? hStream : CU_STREAM_PER_THREAD,
                                                      captureStatus_out, id_out, graph_out,
@@ -7613,7 +7624,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
   return guest::answered("cuStreamGetCaptureInfo_v3_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_get_capture_info_v3(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, captureStatus_out,
@@ -7628,7 +7639,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCtx_ptsz(CUstream hStream, CUcontext* pctx) {
   return guest::answered("cuStreamGetCtx_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7644,7 +7655,7 @@ EXPORT CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx
   return guest::answered("cuStreamGetCtx_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7658,7 +7669,7 @@ EXPORT CUresult CUDAAPI cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* devic
   return guest::answered("cuStreamGetDevice_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7672,7 +7683,7 @@ EXPORT CUresult CUDAAPI cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* fl
   return guest::answered("cuStreamGetFlags_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7685,7 +7696,7 @@ EXPORT CUresult CUDAAPI cuStreamGetId_ptsz(CUstream hStream, unsigned long long*
   static constinit guest::TracedEntry entry{"cuStreamGetId_ptsz", "local", "hStream streamId"};
   return guest::answered("cuStreamGetId_ptsz", guest::traced(
                                                    entry,
-                                                   [&] {
+                                                   [&]() INLINE {
                                                      if (!guest::Session::is_open())
                                                        return CUDA_ERROR_NOT_INITIALIZED;
                                                      return guest::stream_get_id(
@@ -7700,7 +7711,7 @@ EXPORT CUresult CUDAAPI cuStreamGetPriority_ptsz(CUstream hStream, int* priority
   return guest::answered("cuStreamGetPriority_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7716,7 +7727,7 @@ EXPORT CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream hStream,
   return guest::answered("cuStreamIsCapturing_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                if (const CUresult lasting = guest::Session::get().lasting_error())
                                  return lasting;
@@ -7730,7 +7741,7 @@ EXPORT CUresult CUDAAPI cuStreamQuery_ptsz(CUstream hStream) {
   return guest::answered("cuStreamQuery_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_query(hStream ? hStream : CU_STREAM_PER_THREAD);
                              },
@@ -7743,7 +7754,7 @@ EXPORT CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttr
   return guest::answered("cuStreamSetAttribute_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_set_attribute(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, attr, param);
@@ -7756,7 +7767,7 @@ EXPORT CUresult CUDAAPI cuStreamSynchronize_ptsz(CUstream hStream) {
       "cuStreamSynchronize_ptsz",
       guest::traced(
           entry,
-          [&] {
+          [&]() INLINE {
             if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
             return guest::stream_synchronize(hStream ? hStream : CU_STREAM_PER_THREAD);
           },
@@ -7771,7 +7782,7 @@ EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream,
   return guest::answered("cuStreamUpdateCaptureDependencies_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_update_capture_dependencies(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, dependencies,
@@ -7788,7 +7799,7 @@ EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2_ptsz(
   return guest::answered("cuStreamUpdateCaptureDependencies_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_update_capture_dependencies_v2(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, dependencies,
@@ -7803,7 +7814,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent,
   return guest::answered("cuStreamWaitEvent_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_wait_event(
                                    hStream ? hStream : CU_STREAM_PER_THREAD, hEvent, Flags);
@@ -7817,7 +7828,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr ad
   return guest::answered("cuStreamWaitValue32_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_wait_value32(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7831,7 +7842,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr
   return guest::answered("cuStreamWaitValue32_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_wait_value32_v2(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7845,7 +7856,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr ad
   return guest::answered("cuStreamWaitValue64_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_wait_value64(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7859,7 +7870,7 @@ EXPORT CUresult CUDAAPI cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr
   return guest::answered("cuStreamWaitValue64_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_wait_value64_v2(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7873,7 +7884,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr a
   return guest::answered("cuStreamWriteValue32_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_write_value32(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7887,7 +7898,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdevicept
   return guest::answered("cuStreamWriteValue32_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_write_value32_v2(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7901,7 +7912,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr a
   return guest::answered("cuStreamWriteValue64_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_write_value64(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);
@@ -7915,7 +7926,7 @@ EXPORT CUresult CUDAAPI cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdevicept
   return guest::answered("cuStreamWriteValue64_v2_ptsz",
                          guest::traced(
                              entry,
-                             [&] {
+                             [&]() INLINE {
                                if (!guest::Session::is_open()) return CUDA_ERROR_NOT_INITIALIZED;
                                return guest::stream_write_value64_v2(
                                    stream ? stream : CU_STREAM_PER_THREAD, addr, value, flags);

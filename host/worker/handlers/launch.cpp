@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "generated/handlers.gen.h"
+#include "handle_cache.h"
 #include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
@@ -48,8 +49,8 @@ CUresult read_launch(Session& session, const Task& task, Launch* launch) {
     if (body.param_bytes > after_attributes.size()) session.violation(task);
     launch->params = after_attributes.first(body.param_bytes);
   }
-  return session.handles.get(body.function, &launch->function) ? CUDA_SUCCESS
-                                                               : CUDA_ERROR_INVALID_HANDLE;
+  launch->function = task.cache->function(body.function);
+  return launch->function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace

@@ -72,23 +72,18 @@ class Producer {
   }
 
   // Header fields except `commit` and `len_bytes` come from `header`; `parts` follow one another as
-  // the body.
+  // the body. Straight into the ring: before the commit nobody reads there.
   template <typename... Parts>
   void write(wire::Header header, Parts... parts) {
-    uint64_t* const at = word_at(position_);
-    alignas(8) std::byte line[wire::MAX_RECORD_BYTES];
+    std::byte* const to = reinterpret_cast<std::byte*>(word_at(position_));
     uint32_t len = sizeof(wire::Header);
     const auto append = [&](const Part& part) {
-      if (part.len_bytes > 0) std::memcpy(line + len, part.data, part.len_bytes);
+      if (part.len_bytes > 0) std::memcpy(to + len, part.data, part.len_bytes);
       len += part.len_bytes;
     };
     (append(parts), ...);
     header.len_bytes = len;
-    header.commit = 0;
-    std::memcpy(line, &header, sizeof header);
-    const uint32_t n_words = (len + 7) / 8;
-    std::memset(line + len, 0, n_words * 8 - len);
-    copy_words_out(at + 1, reinterpret_cast<uint64_t*>(line) + 1, n_words - 1);
+    write_header(to, header);
     commit(wire::padded(len));
   }
 
@@ -97,23 +92,29 @@ class Producer {
     return reinterpret_cast<uint64_t*>(ring_ + (position & (ring_bytes_ - 1)));
   }
 
+  // All but the commit word.
+  static void write_header(std::byte* to, const wire::Header& header) {
+    constexpr size_t FIRST = sizeof header.commit;
+    std::memcpy(to + FIRST, reinterpret_cast<const std::byte*>(&header) + FIRST,
+                sizeof header - FIRST);
+  }
+
   void commit(uint32_t padded_bytes) {
-    const uint64_t next = position_ + padded_bytes;
+    const uint64_t position = position_, next = position + padded_bytes;
+    position_ = next;
+    uint64_t& commit_word = *word_at(position);
     store_relaxed(*word_at(next), 0);  // so that no stale lap is taken for a record
     if (weakly_ordered_) store_fence();
     // release: pairs with the acquire of the commit word in Consumer::peek()
-    store_release(*word_at(position_), position_ + 1);
+    store_release(commit_word, position + 1);
     if (weakly_ordered_) store_fence();  // out of the processor's buffers now
-    position_ = next;
   }
 
   void pad(uint32_t len_bytes) {
     wire::Header header{};
     header.len_bytes = len_bytes;
     header.flags = wire::PAD | wire::NOREPLY;
-    alignas(8) uint64_t words[sizeof(wire::Header) / 8];
-    std::memcpy(words, &header, sizeof header);
-    copy_words_out(word_at(position_) + 1, words + 1, sizeof(wire::Header) / 8 - 1);
+    write_header(reinterpret_cast<std::byte*>(word_at(position_)), header);
     commit(len_bytes);
   }
 
@@ -172,8 +173,13 @@ class Consumer {
     const uint64_t* const at = word_at(position_);
     auto* const words = static_cast<uint64_t*>(to);
     std::memcpy(words, &header, sizeof header);
-    constexpr size_t n_header = sizeof(wire::Header) / 8;
-    copy_words_in(words + n_header, at + n_header, (header.len_bytes + 7) / 8 - n_header);
+    // Four words at a time: a record ends with a line.
+    for (size_t i = sizeof header / 8; i < (header.len_bytes + 7) / 8; i += 4) {
+      words[i] = load_relaxed(at[i]);
+      words[i + 1] = load_relaxed(at[i + 1]);
+      words[i + 2] = load_relaxed(at[i + 2]);
+      words[i + 3] = load_relaxed(at[i + 3]);
+    }
     advance(header.len_bytes);
   }
 
