@@ -209,7 +209,7 @@ CUresult add_mark(Session& session, const Task& task) {
   EnqueueHead head;
   if (!task.read(&head) || head.mark == 0) return CUDA_SUCCESS;
   Stream& stream = *task.stream;
-  if (const CUresult bad = stream.freed.record(*session.driver, stream.raw)) return bad;
+  stream.freed.record(*session.driver, stream.raw);
   if (const CUresult bad = write_number(session, stream, head.mark)) return bad;
   stream.marked.store(head.mark, std::memory_order_release);
   session.watcher.wake();

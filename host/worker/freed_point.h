@@ -10,18 +10,16 @@
 
 namespace kvgpu::worker {
 
-// Of the stream's executor.
+// Of the stream's executor. Where the driver has no event for it the pool keeps its memory longer.
 class FreedPoint {
  public:
   void note() { is_new_ = true; }
   // Before the stream's next number, so that the event is over when the number is reached.
-  [[nodiscard]] CUresult record(const DriverTable& driver, CUstream stream) {
-    if (!std::exchange(is_new_, false)) return CUDA_SUCCESS;
-    if (event_ == nullptr) {
-      if (const CUresult bad = driver.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING)) return bad;
-    }
-    is_recorded_ = true;
-    return driver.cuEventRecord(event_, stream);
+  void record(const DriverTable& driver, CUstream stream) {
+    if (!is_new_) return;
+    if (event_ == nullptr && driver.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING)) return;
+    is_recorded_ = driver.cuEventRecord(event_, stream) == CUDA_SUCCESS;
+    is_new_ = !is_recorded_;
   }
   // Where nobody has to wait for it.
   void wait_if_over(const DriverTable& driver) {

@@ -6,6 +6,7 @@
 #include "call.h"
 #include "context_storage.h"
 #include "contexts.h"
+#include "driver_waits.h"
 #include "generated/api.gen.h"
 #include "green_contexts.h"
 #include "host_memory.h"
@@ -85,6 +86,7 @@ CUresult deactivate(Context& context, wire::Op op) {
     session.settle_word(stream->word, stream->issued);
     if (stream == context.legacy && context.is_primary) continue;
     session.free_word(stream->word, stream->issued);
+    DriverWaits::leave(*stream, stream->issued);
     tables().streams.remove(stream->handle);
   }
   context.streams.clear();
@@ -133,6 +135,7 @@ CUresult make_legacy_stream(Context& context) {
 void drop_legacy_stream(Context& context) {
   if (context.legacy == nullptr) return;
   Session::get().free_word(context.legacy->word, context.legacy->issued);
+  DriverWaits::leave(*context.legacy, context.legacy->issued);
   tables().streams.remove(context.legacy->handle);
 }
 

@@ -2,6 +2,7 @@
 #include "driver_waits.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "enqueue.h"
 
@@ -14,45 +15,71 @@ DriverWaits& DriverWaits::of(Due due) {
 }
 
 void DriverWaits::add(Stream& stream) {
-  // The stream was made dirty before: pairs with is_still_due(), where it is the other way round.
-  if (stream.is_due[static_cast<size_t>(due_)].exchange(true)) return;
   const std::lock_guard lock(mutex_);
-  entries_.push_back({stream.handle, stream.context});
+  if (std::exchange(stream.is_due[static_cast<size_t>(due_)], true)) return;
+  entries_.push_back({stream.handle, stream.context, stream.word, 0});
   is_any_.store(true, std::memory_order_relaxed);
 }
 
-bool DriverWaits::is_still_due(const Entry& entry) const {
-  Stream* const stream = tables().streams.find(entry.stream);
-  if (stream == nullptr) return false;
-  std::atomic<bool>& is_due = stream->is_due[static_cast<size_t>(due_)];
-  is_due.store(false);
+void DriverWaits::leave(Stream& stream, uint64_t last) {
+  for (DriverWaits* waits : {&output(), &memory()}) {
+    const std::lock_guard lock(waits->mutex_);
+    for (Entry& entry : waits->entries_) {
+      if (entry.stream == stream.handle) entry = {0, entry.context, entry.word, last};
+    }
+  }
+}
+
+bool DriverWaits::is_still_due(const Entry& entry) {
+  Session& session = Session::get();
+  if (entry.stream == 0) {
+    return !session.reached(entry.word, entry.last) && !session.is_lost(entry.word, entry.last);
+  }
+  Stream& stream = *tables().streams.find(entry.stream);  // leave() comes before it goes
   uint64_t number;
-  return !is_over(*stream, &number) && !is_due.exchange(true);
+  stream.is_due[static_cast<size_t>(due_)] = !is_over(stream, &number);
+  return stream.is_due[static_cast<size_t>(due_)];
 }
 
 CUresult DriverWaits::tell() {
-  std::vector<Context*> contexts;
+  const std::lock_guard one_at_a_time(telling_);
+  std::vector<Entry> entries;
   {
     const std::lock_guard lock(mutex_);
-    for (const Entry& entry : entries_) {
-      const bool is_known = std::ranges::find(contexts, entry.context) != contexts.end();
-      if (!is_known) contexts.push_back(entry.context);
-    }
+    entries = entries_;
     std::erase_if(entries_, [&](const Entry& entry) { return !is_still_due(entry); });
-    is_any_.store(!entries_.empty(), std::memory_order_relaxed);
   }
-  for (const Context* context : contexts) {
-    if (!context->active.load(std::memory_order_acquire)) continue;
-    if (const CUresult bad = tell_of_wait(*context)) return bad;
+  const CUresult result = tell_host(entries);
+  const std::lock_guard lock(mutex_);
+  is_any_.store(!entries_.empty(), std::memory_order_relaxed);
+  return result;
+}
+
+CUresult DriverWaits::tell_host(const std::vector<Entry>& entries) {
+  Session& session = Session::get();
+  std::vector<Context*> told;
+  for (const Entry& entry : entries) {
+    if (!entry.context->active.load(std::memory_order_acquire)) continue;
+    CUresult result = CUDA_SUCCESS;
+    if (session.speaks(wire::Op::WAITED)) {
+      if (std::ranges::find(told, entry.context) != told.end()) continue;
+      told.push_back(entry.context);
+      result = tell_of_wait(*entry.context);
+    } else if (due_ == Due::OUTPUT && entry.stream != 0) {  // as the older host does it
+      const wire::StreamRef body{entry.stream};
+      result = session.call(wire::Op::STREAM_SYNC, entry.context->device, nullptr, part(body));
+      if (result == CUDA_ERROR_INVALID_HANDLE) result = CUDA_SUCCESS;  // it has gone meanwhile
+    }
+    if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
 
 CUresult tell_of_wait(const Context& context) {
   Session& session = Session::get();
-  // An older host waits for all that the session has given the GPU.
-  const auto op = session.speaks(wire::Op::WAITED) ? wire::Op::WAITED : wire::Op::HOST_SYNC;
-  return session.call(op, context.device, nullptr, part(wire::HostSync{context.handle}));
+  if (!session.speaks(wire::Op::WAITED)) return CUDA_SUCCESS;
+  const wire::HostSync body{context.handle};
+  return session.call(wire::Op::WAITED, context.device, nullptr, part(body));
 }
 
 }  // namespace kvgpu::guest

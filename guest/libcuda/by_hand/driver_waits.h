@@ -23,25 +23,32 @@ class DriverWaits {
 
   static DriverWaits& output() { return of(Due::OUTPUT); }
   static DriverWaits& memory() { return of(Due::MEMORY); }
+  // The stream object goes; its work has come to its end when it has reached `last`.
+  static void leave(Stream& stream, uint64_t last);
 
  private:
   struct Entry {
-    wire::Handle stream;
+    wire::Handle stream;  // 0: it has gone
     Context* context;
+    uint32_t word;
+    uint64_t last;  // of a stream that has gone
   };
 
   explicit DriverWaits(Due due) : due_(due) {}
   static DriverWaits& of(Due due);
-  bool is_still_due(const Entry& entry) const;
+  bool is_still_due(const Entry& entry);  // holding the mutex
   CUresult tell();
+  CUresult tell_host(const std::vector<Entry>& entries);
 
   const Due due_;
   std::atomic<bool> is_any_{false};
-  std::mutex mutex_;
+  std::mutex telling_;  // who comes second returns after the worker has answered, too
+  std::mutex mutex_;    // of what follows, and of is_due of all streams; a stream's is taken below
   std::vector<Entry> entries_;
 };
 
-// The worker's driver waits for nothing in this context, and does what it does then.
+// The worker's driver waits, for nothing, in this context, and does what it does then. Nothing
+// where the host is older.
 CUresult tell_of_wait(const Context& context);
 
 }  // namespace kvgpu::guest

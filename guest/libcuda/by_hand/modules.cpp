@@ -182,6 +182,7 @@ CUresult library_get_module(CUmodule* pMod, CUlibrary library) {
       tables().modules.remove(module->handle);
       return bad;
     }
+    module->prints = owner->prints;
     owner->module_of_library = module->handle;
   }
   *pMod = from_wire<CUmodule>(owner->module_of_library);

@@ -85,7 +85,7 @@ struct Stream {
   // Work since that number: release by enqueues, after their record is in the ring; acquire by
   // mark_stream().
   std::atomic<bool> dirty{false};
-  std::atomic<bool> is_due[2]{};             // by Due: DriverWaits has it in a list
+  bool is_due[2]{};                          // by Due: DriverWaits has it in a list, and its lock
   std::atomic<bool> has_taken_freed{false};  // freed_memory.h; till launch.cpp has seen to it
   std::atomic<Capture*> capture{nullptr};    // release by begin and end, acquire by enqueues
   // What cuStreamGetCaptureInfo has given out.

@@ -219,6 +219,9 @@ CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attr, voi
   const CUresult result = call.sync(wire::Op::cuMemPoolSetAttribute, body);
   if (result == CUDA_SUCCESS && attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
     find(pool)->release_threshold.store(number, std::memory_order_relaxed);
+    // What was freed before is given back from now on.
+    Stream* const legacy = call.context() == 0 ? nullptr : call.context_object().legacy;
+    if (legacy != nullptr) DriverWaits::memory().add(*legacy);
   }
   return result;
 }
@@ -246,8 +249,12 @@ CUresult mem_pool_trim_to(CUmemoryPool pool, size_t minBytesToKeep) {
   const Call call(CaptureRule::FORBIDDEN, nullptr, ContextRule::OPTIONAL);
   if (call.status() != CUDA_SUCCESS) return call.status();
   if (find(pool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (call.context() != 0) {  // the program may have waited since memory was freed
-    if (const CUresult bad = tell_of_wait(call.context_object())) return bad;
+  // The program may have waited since memory was freed.
+  const Context* const primary = Session::get().find_device(find(pool)->device)->primary;
+  const bool is_there = call.context() != 0 && call.device() == find(pool)->device;
+  const Context* const context = is_there ? &call.context_object() : primary;
+  if (context->active.load(std::memory_order_acquire)) {
+    if (const CUresult bad = tell_of_wait(*context)) return bad;
   }
   const wire::cuMemPoolTrimTo_in in{call.context(), to_wire(pool), minBytesToKeep};
   return call.sync(wire::Op::cuMemPoolTrimTo, in);

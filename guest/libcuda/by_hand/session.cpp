@@ -235,7 +235,7 @@ CUresult Session::query(uint32_t word, uint64_t number) {
   if (const CUresult pending = pending_error()) return pending;
   // A program may poll for ever: now and then look whether anybody is there.
   thread_local unsigned n_queries = 0;
-  if (++n_queries % 1024 == 0) check_connection();
+  if (++n_queries % 1024 == 0) look_around();
   return CUDA_ERROR_NOT_READY;
 }
 

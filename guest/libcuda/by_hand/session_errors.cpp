@@ -30,6 +30,7 @@ void Session::leave_threads() {
 
 CUresult Session::take_error() {
   if (const CUresult over = ended_error()) return over;
+  if (ErrorWord::sticky(load_acquire(host_page_->error_word))) pump();  // what the device has said
   const std::lock_guard lock(error_mutex_);
   const bool is_new = thread_.told == NEW_THREAD;
   if (is_new) join_threads();
@@ -38,10 +39,7 @@ CUresult Session::take_error() {
   const auto error = static_cast<CUresult>(ErrorWord::error(word));
   log(Level::DEBUG, "deferred error %d of opcode %llu", error,
       static_cast<unsigned long long>(host_page_->error_opcode));
-  if (ErrorWord::sticky(word)) {  // stays: never acknowledged
-    pump();                       // what the device has printed of it
-    return error;
-  }
+  if (ErrorWord::sticky(word)) return error;  // stays: never acknowledged
   const bool is_first = word != acknowledged_;
   if (is_first) {
     if (const CUresult bad = acknowledge(word, error)) return bad;

@@ -208,7 +208,7 @@ CUresult synchronize_stream(Stream& stream) {
   for (const StreamNumber& each : numbers) {
     if (const CUresult bad = Session::get().wait(each.word, each.number)) return bad;
   }
-  return CUDA_SUCCESS;
+  return DriverWaits::output().settle();
 }
 
 CUresult stream_create(CUstream* phStream, unsigned int Flags) {
@@ -254,6 +254,7 @@ CUresult stream_destroy_v2(CUstream hStream) {
   }
   const uint32_t word = stream->word;
   const wire::StreamRef body{stream->handle};
+  DriverWaits::leave(*stream, last);
   tables().streams.remove(stream->handle);
   const CUresult result =
       Session::get().send(wire::Op::cuStreamDestroy_v2, context.device, part(body));

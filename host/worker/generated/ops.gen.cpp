@@ -27,7 +27,7 @@ constexpr Row ROWS[] = {
     {wire::Op::UPLOAD, {"UPLOAD", Route::EXECUTE, true, &upload, {}}},
     {wire::Op::HEAP_GROW, {"HEAP_GROW", Route::BLOCK, false, &heap_grow, {}}},
     {wire::Op::HOST_SYNC, {"HOST_SYNC", Route::BLOCK, true, &host_sync, {}}},
-    {wire::Op::WAITED, {"WAITED", Route::EXECUTE, false, &waited, {}}},
+    {wire::Op::WAITED, {"WAITED", Route::EXECUTE, true, &waited, {}}},
     {wire::Op::STREAM_SYNC, {"STREAM_SYNC", Route::BLOCK, false, &stream_sync, {}}},
     {wire::Op::EVENT_SYNC, {"EVENT_SYNC", Route::BLOCK, false, &event_sync, {}}},
     {wire::Op::POINTER_INFO, {"POINTER_INFO", Route::EXECUTE, false, &pointer_info, {}}},

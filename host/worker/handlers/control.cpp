@@ -109,10 +109,10 @@ CUresult waited(Session& session, const Task& task, ReplyWriter&) {
   if (!task.read(&body)) session.violation(task);
   const auto context = session.handles.context(body.context);
   if (context == nullptr) return CUDA_SUCCESS;  // another thread has ended it
-  if (!is_for_device(task, *context)) session.violation(task);
+  if (!is_for_device(task, *context) || context->green != nullptr) session.violation(task);
   if (const CUresult bad = session.print(*context)) return bad;
   for (const auto& stream : session.handles.streams_of(context->device)) {
-    stream->freed.wait_if_over(*session.driver);
+    stream->context->while_there([&] { stream->freed.wait_if_over(*session.driver); });
   }
   return CUDA_SUCCESS;
 }

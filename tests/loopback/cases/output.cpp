@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels print is the program's once it has waited.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "support.h"
+
+namespace {
+
+constexpr char PRINTS[] = R"(.version 7.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) vprintf(.param .b64 format, .param .b64 arguments);
+.global .align 1 .b8 text[8] = {112, 114, 105, 110, 116, 101, 100, 0};
+.visible .entry prints() {
+  .reg .u64 %a<3>;
+  .reg .b32 %r;
+  mov.u64 %a1, text;
+  cvta.global.u64 %a1, %a1;
+  mov.u64 %a2, 0;
+  {
+    .param .b64 format;
+    .param .b64 arguments;
+    .param .b32 r;
+    st.param.b64 [format], %a1;
+    st.param.b64 [arguments], %a2;
+    call.uni (r), vprintf, (format, arguments);
+    ld.param.b32 %r, [r];
+  }
+  ret;
+}
+)";
+
+// What comes on standard output while `run` runs.
+std::string output_of(const std::function<void()>& run) {
+  std::fflush(stdout);
+  const int file = memfd_create("output", 0), before = dup(STDOUT_FILENO);
+  dup2(file, STDOUT_FILENO);
+  run();
+  std::fflush(stdout);
+  dup2(before, STDOUT_FILENO);
+  std::string text(static_cast<size_t>(lseek(file, 0, SEEK_END)), '\0');
+  CHECK(pread(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  close(before);
+  close(file);
+  return text;
+}
+
+struct Printer {
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  Printer() {
+    CU(cuModuleLoadData(&module, PRINTS));
+    CU(cuModuleGetFunction(&function, module, "prints"));
+  }
+  ~Printer() { CU(cuModuleUnload(module)); }
+};
+
+void launch(CUfunction function, CUstream stream) {
+  CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr));
+}
+
+}  // namespace
+
+TEST_CASE("output: of a kernel, after each kind of wait") {
+  const Gpu gpu;
+  const Printer printer;
+  CUstream stream, other;
+  CUevent event;
+  CUdeviceptr memory;
+  char host[8];
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CU(cuMemAlloc(&memory, sizeof host));
+  const std::function<void()> waits[] = {
+      [&] { CU(cuStreamSynchronize(stream)); },
+      [&] {
+        CU(cuEventRecord(event, stream));
+        CU(cuEventSynchronize(event));
+      },
+      [&] { CU(cuCtxSynchronize()); },
+      [&] {
+        CU(cuMemcpyDtoHAsync(host, memory, sizeof host, stream));
+        CU(cuStreamSynchronize(stream));
+      },
+  };
+  for (const auto& wait : waits) {
+    const std::string text = output_of([&] {
+      launch(printer.function, stream);
+      launch(printer.function, stream);
+      wait();
+    });
+    CHECK(text == "printedprinted");
+    CHECK(output_of([&] { CU(cuStreamSynchronize(other)); }).empty());
+  }
+  CHECK(output_of([&] {
+          launch(printer.function, nullptr);
+          CU(cuMemcpyDtoH(host, memory, sizeof host));
+        }) == "printed");
+  CU(cuMemFree(memory));
+  CU(cuEventDestroy(event));
+  CU(cuStreamDestroy(other));
+  CU(cuStreamDestroy(stream));
+}
+
+TEST_CASE("output: of a stream that has gone, of a graph, of a library's module") {
+  const Gpu gpu;
+  const Printer printer;
+  CHECK(output_of([&] {
+          CUstream stream;
+          CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+          launch(printer.function, stream);
+          CU(cuStreamDestroy(stream));
+          CU(cuCtxSynchronize());
+        }) == "printed");
+  CUstream stream;
+  CUgraph graph;
+  CUgraphExec exec;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  launch(printer.function, stream);
+  CU(cuStreamEndCapture(stream, &graph));
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 2; ++i) {
+    CHECK(output_of([&] {
+            CU(cuGraphLaunch(exec, stream));
+            CU(cuStreamSynchronize(stream));
+          }) == "printed");
+  }
+  CUlibrary library;
+  CUmodule module;
+  CUfunction function;
+  CU(cuLibraryLoadData(&library, PRINTS, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CU(cuLibraryGetModule(&module, library));
+  CU(cuModuleGetFunction(&function, module, "prints"));
+  CHECK(output_of([&] {
+          launch(function, stream);
+          CU(cuStreamSynchronize(stream));
+        }) == "printed");
+  CU(cuLibraryUnload(library));
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+  CU(cuStreamDestroy(stream));
+}
