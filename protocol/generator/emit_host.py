@@ -61,7 +61,11 @@ def ops_cpp(model: Model) -> str:
             continue
         late = _deferred(record.deferred)
         handler = "nullptr" if record.route == "direct" else f"&{snake_case(record.name)}"
-        runs = "true" if record.name in ("ACK_ERROR", "HELLO", "HOST_SYNC", "UPLOAD", "WAITED") else "false"
+        runs = (
+            "true"
+            if record.name in ("ACK_ERROR", "HELLO", "HOST_SYNC", "UPLOAD", "WAITED")
+            else "false"
+        )
         text += (
             f'    {{wire::Op::{record.name}, {{"{record.name}", Route::{record.route.upper()}, {runs}, '
             f"{handler}, {late}}}}},\n"
