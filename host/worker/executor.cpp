@@ -222,16 +222,15 @@ CUresult add_mark(Session& session, const Task& task) {
 }
 
 CUresult call_handler(Session& session, const Task& task, ReplyWriter& reply) {
-  if (task.stream != nullptr) {
-    if (const CUresult bad = session.enter(*task.stream)) return bad;
-  }
+  if (task.stream == nullptr) return task.op->handler(session, task, reply);
+  if (const CUresult bad = session.enter(*task.stream)) return bad;
   // What waits for an event goes on when that is recorded: the guest must know the number by then.
   const bool is_mark_first = static_cast<wire::Op>(task.header.opcode) == wire::Op::cuEventRecord;
   if (is_mark_first) {
     if (const CUresult bad = add_mark(session, task)) return bad;
   }
   const CUresult result = task.op->handler(session, task, reply);
-  if (result != CUDA_SUCCESS || task.stream == nullptr) return result;
+  if (result != CUDA_SUCCESS) return result;
   task.stream->window.count(*session.driver, task.stream->raw);
   return is_mark_first ? CUDA_SUCCESS : add_mark(session, task);
 }

@@ -15,6 +15,11 @@
 
 namespace kvgpu::guest {
 
+Session& Session::get() {
+  static auto& session = *new Session;
+  return session;
+}
+
 // ---- sending
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {

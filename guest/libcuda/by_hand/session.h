@@ -44,10 +44,7 @@ struct DeviceState {
 
 class Session {
  public:
-  static Session& get() {
-    static auto& session = *new Session;
-    return session;
-  }
+  static Session& get();
 
   // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at
   // the next call.
