@@ -11,9 +11,6 @@
 #include <cstdio>
 #include <span>
 
-#include "log.h"
-#include "output.h"
-
 namespace kvgpu::worker {
 
 namespace {
@@ -32,14 +29,14 @@ std::atomic<size_t> n_answers{0};
 void write_stack() {
   std::array<void*, MAX_FRAMES> frames;
   const int n_frames = backtrace(frames.data(), MAX_FRAMES);
-  backtrace_symbols_fd(frames.data(), n_frames, log_descriptor());
+  backtrace_symbols_fd(frames.data(), n_frames, STDERR_FILENO);
 }
 
 // It does not go on: the process is broken, and its end is to say of what.
 void answer(int) {
   char line[64];
   const int len = std::snprintf(line, sizeof line, "meanwhile thread %d\n", gettid());
-  (void)!write(log_descriptor(), line, static_cast<size_t>(len));
+  (void)!write(STDERR_FILENO, line, static_cast<size_t>(len));
   write_stack();
   n_answers.fetch_add(1);
   for (;;) (void)pause();
@@ -63,10 +60,9 @@ void say_where(int number, siginfo_t* info, void*) {
   char line[96];
   const int len = std::snprintf(line, sizeof line, "crash: signal %d, address %p, thread %d\n",
                                 number, info->si_addr, gettid());
-  (void)!write(log_descriptor(), line, static_cast<size_t>(len));
+  (void)!write(STDERR_FILENO, line, static_cast<size_t>(len));
   write_stack();
   ask_others();
-  Output::log_rest();   // libc says there why it aborts
   (void)raise(number);  // with its default action by now
 }
 

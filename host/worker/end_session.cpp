@@ -8,7 +8,6 @@
 namespace kvgpu::worker {
 
 void end_session(const std::string& reason, ExitStatus status) {
-  Output::log_rest();
   log("session ends: %s", reason.c_str());
   if (status != ExitStatus::ENDED) Control::report_failure(CUDA_ERROR_UNKNOWN, reason);
   _exit(static_cast<int>(status));

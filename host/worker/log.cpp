@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,9 +8,6 @@
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
-
-// Where there is a sanitizer.
-extern "C" __attribute__((weak)) void __sanitizer_set_report_fd(void* fd);
 
 namespace kvgpu::worker {
 
@@ -21,7 +17,6 @@ namespace {
 constexpr uint64_t MAX_BYTES = 16u << 20;
 std::atomic<uint64_t> n_bytes{0};  // relaxed: a line more or less
 std::atomic<uint64_t> n_lost{0};   // lines; the disk may be full
-std::atomic<int> log_fd{STDERR_FILENO};
 constexpr char FULL[] = "the log is full: nothing more is logged\n";
 
 void say_what_is_lost() {
@@ -30,7 +25,7 @@ void say_what_is_lost() {
   char line[64];
   const int len = std::snprintf(line, sizeof line, "%llu line(s) before this one are lost\n",
                                 static_cast<unsigned long long>(n));
-  (void)!write(log_fd, line, len);
+  (void)!write(STDERR_FILENO, line, len);
 }
 
 }  // namespace
@@ -49,7 +44,7 @@ void log(const char* format, ...) {
   len = std::min<int>(len + std::max(wrote, 0), sizeof line - 2);
   line[len++] = '\n';
   // One write a line: threads do not mix. A line that the disk does not take is counted instead.
-  if (write(log_fd, line, len) == len) {
+  if (write(STDERR_FILENO, line, len) == len) {
     say_what_is_lost();
   } else {
     n_lost.fetch_add(1, std::memory_order_relaxed);
@@ -57,20 +52,8 @@ void log(const char* format, ...) {
   const auto len_bytes = static_cast<uint64_t>(len);
   const uint64_t before = n_bytes.fetch_add(len_bytes, std::memory_order_relaxed);
   if (before < MAX_BYTES && before + len_bytes >= MAX_BYTES) {
-    (void)!write(log_fd, FULL, sizeof FULL - 1);
+    (void)!write(STDERR_FILENO, FULL, sizeof FULL - 1);
   }
 }
-
-bool log_elsewhere() {
-  const int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  if (fd < 0) return false;
-  log_fd = fd;
-  if (__sanitizer_set_report_fd != nullptr) {
-    __sanitizer_set_report_fd(reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
-  }
-  return true;
-}
-
-int log_descriptor() { return log_fd; }
 
 }  // namespace kvgpu::worker

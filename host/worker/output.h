@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver prints the device's printf on our standard output, failed assertions on our standard
-// error; both belong to the guest. Our own log goes where standard error went before.
+// The driver prints the device's printf on our standard output; it belongs on the guest's.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <mutex>
 
@@ -11,17 +9,13 @@ namespace kvgpu::worker {
 
 class EventRing;
 
-// What is written to one of our descriptors.
-class Captured {
+class Output {
  public:
-  explicit constexpr Captured(int descriptor) : descriptor_(descriptor) {}
-
-  // Puts a memory file in the descriptor's place: writing there never blocks, whoever reads when.
+  // Puts a memory file in the place of descriptor 1: writing there never blocks, whoever reads
+  // when.
   [[nodiscard]] bool capture();
-  // Sends what has been written since.
+  // Sends what has been printed since. Called after each real synchronisation, before its reply.
   void deliver(EventRing& events);
-  // Copies that there; may be called by a signal handler.
-  void copy_rest(int to) const;
 
  private:
   static constexpr uint64_t MAX_UNDELIVERED_BYTES = 16u << 20;
@@ -31,22 +25,10 @@ class Captured {
   void send(int fd, EventRing& events);
   void replace();
 
-  const int descriptor_;
-  std::atomic<uint64_t> delivered_bytes_{0};  // of the file; punched out
-  int replaced_fd_ = -1;                      // somebody may have been writing into it
-  uint64_t replaced_bytes_ = 0;               // delivered of it
-};
-
-class Output {
- public:
-  [[nodiscard]] bool capture();
-  // Called after each real synchronisation, before its reply.
-  void deliver(EventRing& events);
-  // At the process's end, whichever: what nobody can be told any more goes into the log.
-  static void log_rest();
-
- private:
   std::mutex mutex_;
+  uint64_t delivered_bytes_ = 0;  // of the file; punched out
+  int replaced_fd_ = -1;          // somebody may have been printing into it
+  uint64_t replaced_bytes_ = 0;   // delivered of it
 };
 
 }  // namespace kvgpu::worker

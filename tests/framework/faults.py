@@ -36,7 +36,6 @@ def _lines(name: str, environment: dict[str, str]) -> list[str]:
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
-    lines += [line for line in done.stderr.splitlines() if "Assertion" in line]
     return [*lines, *([f"exit status {done.returncode}", done.stderr] if done.returncode else [])]
 
 

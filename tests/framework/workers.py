@@ -34,8 +34,7 @@ def _with_log(beginning: str) -> set[int]:
             name = (process / "cmdline").read_bytes().split(b"\0")[0]
             if not name.endswith(b"kvgpu-worker"):
                 continue
-            files = map(os.readlink, (process / "fd").iterdir())
-            if any(name.startswith(beginning) for name in files):
+            if os.readlink(process / "fd/2").startswith(beginning):
                 found.add(int(process.name))
         except OSError:
             continue  # it has ended

@@ -168,7 +168,6 @@ void prepare() {
   // The driver's printf: Output reads it back from descriptor 1, and empties it.
   static worker::Output output;
   if (!output.capture()) fail("capture");
-  (void)dup2(worker::log_descriptor(), STDERR_FILENO);  // which is the fuzzer's
 }
 
 SharedBytes shared_bytes() {

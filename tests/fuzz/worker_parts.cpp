@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // In the place of what is outside of a session: its end, kvgpud, the threads for calls that block,
 // the log.
-#include <unistd.h>
-
 #include <cstdarg>
 #include <cstdio>
 
@@ -23,13 +21,6 @@ void log(const char* format, ...) {
   (void)std::vsnprintf(line, sizeof line, format, args);
   va_end(args);
 }
-
-// Where the fuzzer's own reports go on.
-int log_descriptor() {
-  static const int fd = dup(STDERR_FILENO);
-  return fd;
-}
-bool log_elsewhere() { return log_descriptor() >= 0; }
 
 bool Pool::submit(std::function<void()> work) {
   work();
