@@ -84,9 +84,9 @@ CUresult deactivate(Context& context, wire::Op op) {
   drop_captures(context);
   for (Stream* stream : context.streams) {
     session.settle_word(stream->word, stream->issued);
+    DriverWaits::leave(*stream, stream->issued);
     if (stream == context.legacy && context.is_primary) continue;
     session.free_word(stream->word, stream->issued);
-    DriverWaits::leave(*stream, stream->issued);
     tables().streams.remove(stream->handle);
   }
   context.streams.clear();

@@ -2,6 +2,7 @@
 #include "driver_waits.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "enqueue.h"
@@ -24,6 +25,7 @@ void DriverWaits::add(Stream& stream) {
 void DriverWaits::leave(Stream& stream, uint64_t last) {
   for (DriverWaits* waits : {&output(), &memory()}) {
     const std::lock_guard lock(waits->mutex_);
+    stream.is_due[static_cast<size_t>(waits->due_)] = false;
     for (Entry& entry : waits->entries_) {
       if (entry.stream == stream.handle) entry = {0, entry.context, entry.word, last};
     }
@@ -35,42 +37,58 @@ bool DriverWaits::is_still_due(const Entry& entry) {
   if (entry.stream == 0) {
     return !session.reached(entry.word, entry.last) && !session.is_lost(entry.word, entry.last);
   }
-  Stream& stream = *tables().streams.find(entry.stream);  // leave() comes before it goes
+  // leave() comes before it goes, if no other thread gives it work meanwhile.
+  Stream* const stream = tables().streams.find(entry.stream);
+  if (stream == nullptr) return false;
   uint64_t number;
-  stream.is_due[static_cast<size_t>(due_)] = !is_over(stream, &number);
-  return stream.is_due[static_cast<size_t>(due_)];
+  bool& is_due = stream->is_due[static_cast<size_t>(due_)];
+  is_due = !is_over(*stream, &number);
+  return is_due;
 }
 
 CUresult DriverWaits::tell() {
   const std::lock_guard one_at_a_time(telling_);
-  std::vector<Entry> entries;
+  std::vector<Entry> over;
+  std::vector<Entry> due;
   {
     const std::lock_guard lock(mutex_);
-    entries = entries_;
-    std::erase_if(entries_, [&](const Entry& entry) { return !is_still_due(entry); });
+    const auto is_due = [&](const Entry& entry) { return is_still_due(entry); };
+    std::ranges::partition_copy(entries_, std::back_inserter(due), std::back_inserter(over),
+                                is_due);
+    entries_ = due;
   }
-  const CUresult result = tell_host(entries);
+  const CUresult result = tell_host(over, due);
   const std::lock_guard lock(mutex_);
   is_any_.store(!entries_.empty(), std::memory_order_relaxed);
   return result;
 }
 
-CUresult DriverWaits::tell_host(const std::vector<Entry>& entries) {
-  Session& session = Session::get();
-  std::vector<Context*> told;
-  for (const Entry& entry : entries) {
-    if (!entry.context->active.load(std::memory_order_acquire)) continue;
-    CUresult result = CUDA_SUCCESS;
-    if (session.speaks(wire::Op::WAITED)) {
-      if (std::ranges::find(told, entry.context) != told.end()) continue;
-      told.push_back(entry.context);
-      result = tell_of_wait(*entry.context);
-    } else if (due_ == Due::OUTPUT && entry.stream != 0) {  // as the older host does it
-      const wire::StreamRef body{entry.stream};
-      result = session.call(wire::Op::STREAM_SYNC, entry.context->device, nullptr, part(body));
-      if (result == CUDA_ERROR_INVALID_HANDLE) result = CUDA_SUCCESS;  // it has gone meanwhile
+// What is due may have printed, too: the wait may have been for a part of it.
+CUresult DriverWaits::tell_host(const std::vector<Entry>& over, const std::vector<Entry>& due) {
+  if (!Session::get().speaks(wire::Op::WAITED)) return tell_older_host(over);
+  std::vector<Context*> contexts;
+  for (const auto* entries : {&over, &due}) {
+    for (const Entry& entry : *entries) {
+      const bool is_known = std::ranges::find(contexts, entry.context) != contexts.end();
+      const bool is_active = entry.context->active.load(std::memory_order_acquire);
+      if (!is_known && is_active) contexts.push_back(entry.context);
     }
-    if (result != CUDA_SUCCESS) return result;
+  }
+  for (const Context* context : contexts) {
+    if (const CUresult bad = tell_of_wait(*context)) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
+// It knows real waits only, and pools that keep what they have.
+CUresult DriverWaits::tell_older_host(const std::vector<Entry>& over) {
+  for (const Entry& entry : over) {
+    if (due_ != Due::OUTPUT || entry.stream == 0) continue;
+    const wire::StreamRef body{entry.stream};
+    const CUresult result =
+        Session::get().call(wire::Op::STREAM_SYNC, entry.context->device, nullptr, part(body));
+    const bool has_gone = result == CUDA_ERROR_INVALID_HANDLE;
+    if (result != CUDA_SUCCESS && !has_gone) return result;
   }
   return CUDA_SUCCESS;
 }

@@ -38,7 +38,8 @@ class DriverWaits {
   static DriverWaits& of(Due due);
   bool is_still_due(const Entry& entry);  // holding the mutex
   CUresult tell();
-  CUresult tell_host(const std::vector<Entry>& entries);
+  CUresult tell_host(const std::vector<Entry>& over, const std::vector<Entry>& due);
+  CUresult tell_older_host(const std::vector<Entry>& over);
 
   const Due due_;
   std::atomic<bool> is_any_{false};

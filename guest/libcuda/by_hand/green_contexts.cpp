@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "device_resources.h"
+#include "driver_waits.h"
 #include "generated/api.gen.h"
 
 namespace kvgpu::guest {
@@ -37,6 +38,7 @@ void end(Context& green) {
   std::erase_if(green.primary->streams, [&](Stream* stream) {
     if (stream->owner != &green) return false;
     session.settle_word(stream->word, stream->issued);
+    DriverWaits::leave(*stream, stream->issued);
     session.free_word(stream->word, stream->issued);
     return true;
   });
