@@ -61,7 +61,7 @@ class Spin {
 };
 
 // Who reads records faster than another processor writes them looks at a line while it is written:
-// it goes back and forth, and both take longer for a record than with a slower reader. So after a run
+// it moves and moves, and both take longer for a record than with a slower reader. So after a run
 // of records, nothing being there, it looks again only when there may be many. A record alone, or
 // the few that a program waits for, is seen no later for it; what follows a run may be.
 class Gathering {
