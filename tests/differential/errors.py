@@ -147,8 +147,8 @@ class Sides:
     def order(self, n: int) -> list[str]:
         """What some native calls give otherwise where others come before them.
 
-        Of those that were made and that kvgpu agrees with: where it differs, the reason for that
-        covers this, too.
+        Of those that were made, that the driver survives, and that kvgpu agrees with: where it
+        differs, the reason for that covers this, too.
         """
         known = self.results["native"]
         others = differing(self.native(), self.results["remoted"])
@@ -157,7 +157,7 @@ class Sides:
             for name in known
             for what in known[name]
             if what in STATES and name not in ALONE | LASTING and f"{name}: {what}" not in others
-            if not known[name][what].startswith("not made")
+            if not known[name][what].startswith(("not made", *UNDEFINED))
         ]
         chosen = random.Random(0).sample(rows, min(n, len(rows)))
         shuffled = self.run("native", cut(chosen, BATCH), ".order")
