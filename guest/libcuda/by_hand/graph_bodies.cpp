@@ -46,6 +46,7 @@ CUresult NodeBody::kernel(const CUDA_KERNEL_NODE_PARAMS& p) {
     if (const CUresult bad = enter(p.ctx)) return bad;
   }
   if (const CUresult bad = need_description(*function)) return bad;
+  prints_ = function->prints;
   alignas(16) std::byte params[wire::MAX_PARAM_BYTES];
   wire::KernelNode body{function->handle,
                         {p.gridDimX, p.gridDimY, p.gridDimZ},
@@ -206,6 +207,7 @@ void NodeBody::belongs_to(Graph& graph) {
   const bool is_memory =
       type_ == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type_ == CU_GRAPH_NODE_TYPE_MEM_FREE;
   holder.has_memory |= is_memory;
+  holder.prints |= prints_;
   if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
     Graph* const child = tables().graphs.find(object_);
     if (child == nullptr) return;
@@ -243,6 +245,7 @@ CUresult NodeBody::may_belong_to(const GraphExec& exec, CUgraphNode node) const 
 }
 
 void NodeBody::belongs_to(GraphExec& exec, CUgraphNode node) {
+  exec.prints |= prints_;
   if (type_ == CU_GRAPH_NODE_TYPE_GRAPH) {
     if (Graph* const child = tables().graphs.find(object_)) {
       take_over(outermost(*child), &exec);
@@ -251,6 +254,7 @@ void NodeBody::belongs_to(GraphExec& exec, CUgraphNode node) {
     exec.events.insert(object_);
     if (type_ == CU_GRAPH_NODE_TYPE_EVENT_RECORD) exec.recorded.insert(object_);
   }
+  expect_output_of(exec);
   for (auto& host_node : exec.host_nodes) {
     if (function_ == 0 || host_node.node != to_wire(node)) continue;
     std::swap(host_node.function, function_);  // the old one goes with this

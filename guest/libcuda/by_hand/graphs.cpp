@@ -47,6 +47,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
   exec->context = call.context() == 0 ? nullptr : &call.context_object();
   exec->flags = flags;
   take_over(outermost(*graph), exec);
+  expect_output_of(*exec);
   CUresult result = list_host_nodes(call, *graph, &exec->host_nodes);
   for (const auto& node : exec->host_nodes) Session::get().keep_function(node.function);
   if (result == CUDA_SUCCESS) {
@@ -67,6 +68,13 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, Instantia
 Graph& outermost(Graph& graph) {
   Graph* const parent = graph.parent == 0 ? nullptr : tables().graphs.find(graph.parent);
   return parent == nullptr ? graph : outermost(*parent);
+}
+
+void expect_output_of(const GraphExec& exec) {
+  const bool by_device = exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+  if (by_device && exec.prints) {
+    Session::get().device_graphs_print.store(true, std::memory_order_relaxed);
+  }
 }
 
 CUresult list_host_nodes(const GraphCall& call, Graph& graph,
@@ -270,6 +278,7 @@ CUresult graph_exec_update_v2(CUgraphExec hGraphExec, CUgraph hGraph,
   exec->events.clear();
   exec->recorded.clear();
   take_over(outermost(*graph), exec);
+  expect_output_of(*exec);
   return CUDA_SUCCESS;
 }
 
@@ -309,8 +318,8 @@ CUresult graph_launch(CUgraphExec hGraphExec, CUstream hStream) {
     Session::get().expect_no_callbacks(exec->host_nodes);
     return result;
   }
-  if (Session::get().prints.load(std::memory_order_relaxed)) {
-    DriverWaits::output().add(enqueue.stream());  // a kernel of it may
+  if (exec->prints || Session::get().device_graphs_print.load(std::memory_order_relaxed)) {
+    DriverWaits::output().add(enqueue.stream());
   }
   for (const wire::Handle handle : exec->recorded) {
     Event* const event = tables().events.find(handle);

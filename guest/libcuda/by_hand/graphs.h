@@ -23,7 +23,11 @@ void take_over(const From& from, To* to) {
   to->events.insert(from.events.begin(), from.events.end());
   to->recorded.insert(from.recorded.begin(), from.recorded.end());
   to->has_memory |= from.has_memory;
+  to->prints |= from.prints;
 }
+
+// What the exec is of is in it now.
+void expect_output_of(const GraphExec& exec);
 
 // Exactly the host nodes that a launch of the graph runs now. The caller keeps none of them yet.
 CUresult list_host_nodes(const GraphCall& call, Graph& graph,
@@ -79,6 +83,7 @@ class NodeBody {
   std::vector<std::byte> bytes_;
   uint64_t function_ = 0;    // kept by this
   wire::Handle object_ = 0;  // graph or event
+  bool prints_ = false;      // the kernel may
   CUDA_CONDITIONAL_NODE_PARAMS* conditional_ = nullptr;
   std::vector<CUgraph> bodies_;                 // of it; this object's until the node is there
   uint64_t memory_bytes_ = 0, address_ = 0;     // of an alloc node

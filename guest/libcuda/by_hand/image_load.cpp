@@ -106,7 +106,6 @@ CUresult load(wire::Op op, const ImageBytes& image, bool is_library, JitOptions&
     return result;
   }
   module->prints = out.image.prints != 0;
-  if (module->prints) Session::get().prints.store(true, std::memory_order_relaxed);
   *handle = module->handle;
   return CUDA_SUCCESS;
 }

@@ -183,6 +183,14 @@ CUresult launch_on(const Enqueue& enqueue, wire::Op op, Function& function,
 }
 
 // What the driver is to print is printed when the program has waited.
+void expect_output(const Enqueue& enqueue) {
+  if (Capture* const capture = enqueue.capture()) {
+    capture->with_graph([](Graph& graph) { graph.prints = true; });
+  } else {
+    DriverWaits::output().add(enqueue.stream());
+  }
+}
+
 CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
                 void** extra, const Attributes& attributes) {
   const Enqueue enqueue(config.hStream);
@@ -191,9 +199,8 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result =
       launch_on(enqueue, op, *function, config, kernel_params, extra, attributes);
-  if (function->prints && result == CUDA_SUCCESS && enqueue.capture() == nullptr) [[unlikely]] {
-    DriverWaits::output().add(enqueue.stream());
-  }
+  if (function->prints && result == CUDA_SUCCESS) [[unlikely]]
+    expect_output(enqueue);
   return result;
 }
 

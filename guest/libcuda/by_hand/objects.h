@@ -158,6 +158,7 @@ struct Graph {
   std::set<wire::Handle> recorded;  // of these
   std::vector<wire::Handle> children;
   bool has_memory = false;  // nodes that allocate or free: the driver may refuse a launch
+  bool prints = false;      // or a kernel of it may
   struct KernelParams {     // what cuGraphKernelNodeGetParams has given out
     std::vector<std::byte> bytes;
     std::vector<void*> pointers;
@@ -182,7 +183,7 @@ struct GraphExec {
   };
   std::vector<HostNode> host_nodes;  // exactly those that a launch runs; it keeps the functions
   std::set<wire::Handle> events, recorded;
-  bool has_memory = false;
+  bool has_memory = false, prints = false;
 };
 
 struct MemPool {

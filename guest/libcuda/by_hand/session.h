@@ -163,8 +163,8 @@ class Session {
   uint64_t slab_address() const { return reinterpret_cast<uint64_t>(slab()); }
   int region_fd() const { return region_fd_; }
 
-  // Some loaded image may print.
-  std::atomic<bool> prints{false};
+  // A graph that kernels of any other graph may launch has kernels that may print.
+  std::atomic<bool> device_graphs_print{false};
 
   // ---- host functions
   using HostFunction = std::function<void(CUresult status)>;

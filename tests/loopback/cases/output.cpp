@@ -147,3 +147,90 @@ TEST_CASE("output: of a stream that has gone, of a graph, of a library's module"
   CU(cuGraphDestroy(graph));
   CU(cuStreamDestroy(stream));
 }
+
+namespace {
+
+CUgraph captured(const std::function<void(CUstream)>& work) {
+  CUstream stream;
+  CUgraph graph;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  work(stream);
+  CU(cuStreamEndCapture(stream, &graph));
+  CU(cuStreamDestroy(stream));
+  return graph;
+}
+
+CUDA_KERNEL_NODE_PARAMS one_thread(CUfunction function) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = function;
+  params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+  params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  return params;
+}
+
+std::string output_of_launch(CUgraphExec exec) {
+  return output_of([&] {
+    CU(cuGraphLaunch(exec, nullptr));
+    CU(cuStreamSynchronize(nullptr));
+  });
+}
+
+std::string output_of_launch(CUgraph graph) {
+  CUgraphExec exec;
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  const std::string text = output_of_launch(exec);
+  CU(cuGraphExecDestroy(exec));
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("output: of a graph, however the kernel came into it") {
+  const Gpu gpu;
+  const Printer printer;
+  const CUgraph from_stream = captured([&](CUstream stream) { launch(printer.function, stream); });
+  CHECK(output_of_launch(from_stream) == "printed");
+  CUgraph clone, by_nodes, of_child;
+  CUgraphNode node;
+  CU(cuGraphClone(&clone, from_stream));
+  CHECK(output_of_launch(clone) == "printed");
+  const CUDA_KERNEL_NODE_PARAMS prints = one_thread(printer.function);
+  CU(cuGraphCreate(&by_nodes, 0));
+  CU(cuGraphAddKernelNode(&node, by_nodes, nullptr, 0, &prints));
+  CHECK(output_of_launch(by_nodes) == "printed");
+  CU(cuGraphCreate(&of_child, 0));
+  CU(cuGraphAddChildGraphNode(&node, of_child, nullptr, 0, by_nodes));
+  CHECK(output_of_launch(of_child) == "printed");
+  for (const CUgraph graph : {from_stream, clone, by_nodes, of_child}) CU(cuGraphDestroy(graph));
+}
+
+TEST_CASE("output: of a graph that is changed to a kernel that prints") {
+  const Gpu gpu;
+  const Printer printer;
+  const char* const quiet_image =
+      ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry quiet() { ret; }\n";
+  CUmodule module;
+  CUfunction function;
+  CU(cuModuleLoadData(&module, quiet_image));
+  CU(cuModuleGetFunction(&function, module, "quiet"));
+  const CUDA_KERNEL_NODE_PARAMS quiet = one_thread(function), prints = one_thread(printer.function);
+  CUgraph graph;
+  CUgraphNode node;
+  CUgraphExec exec;
+  CU(cuGraphCreate(&graph, 0));
+  CU(cuGraphAddKernelNode(&node, graph, nullptr, 0, &quiet));
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  CHECK(output_of_launch(exec).empty());
+  CU(cuGraphExecKernelNodeSetParams(exec, node, &prints));
+  CHECK(output_of_launch(exec) == "printed");
+  CU(cuGraphExecKernelNodeSetParams(exec, node, &quiet));
+  CHECK(output_of_launch(exec).empty());
+  CU(cuGraphKernelNodeSetParams(node, &prints));
+  CUgraphExecUpdateResultInfo info;
+  CU(cuGraphExecUpdate(exec, graph, &info));
+  CHECK(output_of_launch(exec) == "printed");
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+  CU(cuModuleUnload(module));
+}
