@@ -90,7 +90,7 @@ def coverage_md(model: Model, coverage: Path, marks: Path) -> str:
         text += f"{share:.1f} %.\n\n| not reached | |\n|---|---|\n"
         for name in missing:
             text += f"| `{name}` | {why_not(model, name, reached.get(name, {}))} |\n"
-    text += "\nCannot succeed through kvgpu, and count where they failed alike:\n\n| entry point | why |\n|---|---|\n"
+    text += "\nCannot succeed, natively on that GPU or through kvgpu, and count where they failed alike:\n\n| entry point | why |\n|---|---|\n"
     for name, why in unreachable["never"].items():
         text += f"| `{name}` | {why} |\n"
     return text

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kvgpu.protocol.generator.emit_proof import is_covered
+from kvgpu.protocol.generator.emit_proof import SOFTWARE, is_covered
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
@@ -53,14 +53,15 @@ def test_every_served_row_is_reached(
     assert missing == {}, "give them arguments in tests/differential, run tests/gpu/coverage.py"
 
 
-def test_marks_are_true(
-    api: dict[str, Any], marks: dict[str, Any], reached: dict[str, Any]
-) -> None:
+def test_marks_are_true(api: dict[str, Any], marks: dict[str, Any]) -> None:
     assert set(marks) == {"beyond", "never", "elsewhere"}
     assert set(marks["beyond"]) <= set(api["reasons"])
     names = {*marks["never"], *marks["elsewhere"]}
     assert names <= {*api, *api["refused"]}
-    assert {name for name in marks["never"] if "success" in reached.get(name, {})} == set()
+    runs = json.loads((DATA / "coverage.json").read_text())
+    for gpu in runs.keys() - {SOFTWARE}:  # the software GPU takes some calls that no GPU takes
+        succeeded = runs[gpu]["reached"]
+        assert {n for n in marks["never"] if "success" in succeeded.get(n, {})} == set(), gpu
     assert all(
         len(why) > 15 for section in ("never", "elsewhere") for why in marks[section].values()
     )
