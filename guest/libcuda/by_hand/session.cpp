@@ -24,6 +24,7 @@ Session& Session::get() {
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {
   SpinThenSleep wait;
+  fence_full();  // the lock is held, and what write_freed() has committed was not kicked for
   kick_if_asleep();
   while (!commands_.reserve(len_bytes)) {
     if (commands_.error() != RingError::NONE) {
@@ -37,8 +38,10 @@ CUresult Session::wait_for_room(uint32_t len_bytes) {
 }
 
 void Session::kick_if_asleep() {
-  // Our commit before our look: pairs with the worker's fence in sleep_until_kicked().
-  weakly_ordered_ ? memory_fence() : fence_full();
+  // Our commit before our look: pairs with the worker's fence in sleep_until_kicked(). To give the
+  // lock back was a full fence for memory that is not write-combining.
+  if (weakly_ordered_) [[unlikely]]
+    memory_fence();
   // Each sleep has its own number: one kick each is enough.
   const uint64_t sleep = load_relaxed(host_page_->need_wakeup);
   if (sleep == 0 || kicked_.exchange(sleep, std::memory_order_relaxed) == sleep) return;

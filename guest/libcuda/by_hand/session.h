@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "command_lock.h"
 #include "cuda_api.h"
 #include "freed_memory.h"
 #include "kvgpu/calls.h"
@@ -294,7 +295,7 @@ class Session {
     return CUDA_SUCCESS;
   }
   // These hold command_mutex_. The thread gives work: it has been told of what was skipped.
-  CUresult begin_work(std::unique_lock<std::mutex>& lock) {
+  CUresult begin_work(std::unique_lock<CommandLock>& lock) {
     while (thread_.told != acknowledged_) [[unlikely]] {
       lock.unlock();
       if (const CUresult bad = take_error()) return bad;
@@ -305,7 +306,7 @@ class Session {
   }
   CUresult write_freed();
   CUresult wait_for_room(uint32_t len_bytes);  // room is reserved after it
-  void kick_if_asleep();
+  void kick_if_asleep();  // after what was committed, and command_mutex_ given back
   void kick();
   CUresult tell_share(uint64_t address, uint64_t bytes, uint64_t on);
 
@@ -356,7 +357,7 @@ class Session {
   uint16_t minor_ = 1;  // of the protocol, that both sides speak
   uint32_t features_ = 0;
 
-  std::mutex command_mutex_;
+  CommandLock command_mutex_;
   Producer commands_;
   FreedMemory freed_;  // what is still to be written there; under command_mutex_, too
   std::atomic<uint64_t> kicked_{0};
