@@ -40,6 +40,8 @@ class CommandLock {
     }
   }
 
+  // Release by unlock(), acquire by who takes it; unlock()'s seq_cst pairs with the fence in the
+  // worker's sleep_until_kicked().
   std::atomic<State> state_{FREE};
 };
 

@@ -24,7 +24,9 @@ Session& Session::get() {
 
 CUresult Session::wait_for_room(uint32_t len_bytes) {
   SpinThenSleep wait;
-  fence_full();  // the lock is held, and what write_freed() has committed was not kicked for
+  // The lock is held, and what write_freed() has committed was not kicked for: pairs with the
+  // worker's fence in sleep_until_kicked().
+  fence_full();
   kick_if_asleep();
   while (!commands_.reserve(len_bytes)) {
     if (commands_.error() != RingError::NONE) {
