@@ -262,7 +262,8 @@ def _spawn(command: list[str], fds: list[int], log_path: Path) -> int:
 
 def _open_log(path: Path) -> int:
     """Open a worker's log; a disk that is full costs the log, not the session."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    # The worker reads there which assertions its driver has seen fail.
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     try:
         log_fd = os.open(path, flags, 0o640)
     except OSError as error:

@@ -127,6 +127,13 @@ void print_formatted(Block& block, const Instruction& in, const Call& call, cons
   block.launch().printed->append(all);
 }
 
+// "(1,2,3)" as "[1,2,3]".
+std::string in_brackets(std::string name) {
+  name.front() = '[';
+  name.back() = ']';
+  return name;
+}
+
 void fail_assertion(Block& block, const Instruction& in, const Call& call, const Lanes& lanes) {
   const uint32_t lane = lanes.contiguous ? lanes.first : lanes.list[0];
   std::string message, file, function;
@@ -135,9 +142,14 @@ void fail_assertion(Block& block, const Instruction& in, const Call& call, const
   };
   if (!text(0, &message) || !text(1, &file) || !text(3, &function)) return;
   const uint32_t line = static_cast<uint32_t>(block.row(call.arguments[2])[lane]);
-  block.fault(in, lane, CUDA_ERROR_ASSERT,
-              file + ":" + std::to_string(line) + ": " + function + ": Assertion `" + message +
-                  "` failed.");
+  const std::string place = file + ":" + std::to_string(line) + ": " + function;
+  const std::string failed = "Assertion `" + message + "` failed.";
+  for_each(lanes, [&](uint32_t failing) {  // as driver 580 says it
+    std::fprintf(stderr, "%s: block: %s, thread: %s %s\n", place.c_str(),
+                 in_brackets(block.name()).c_str(), in_brackets(block.thread_name(failing)).c_str(),
+                 failed.c_str());
+  });
+  block.fault(in, lane, CUDA_ERROR_ASSERT, place + ": " + failed);
 }
 
 /// The threads of a warp set it one after another, as they do when they store to one word.

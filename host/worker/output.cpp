@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "event_ring.h"
@@ -59,6 +61,28 @@ void Output::send(int fd, EventRing& events) {
     (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                     static_cast<off_t>(delivered_bytes_));
   }
+}
+
+void Output::deliver_assertions(EventRing& events) {
+  constexpr std::string_view SAYS = "] Assertion `", ENDS = "` failed.\n";
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  char chunk[8192];
+  while (text.size() < MAX_UNDELIVERED_BYTES) {
+    const off_t at = static_cast<off_t>(log_read_bytes_ + text.size());
+    const ssize_t n = pread(STDERR_FILENO, chunk, sizeof chunk, at);
+    if (n <= 0) break;
+    text.append(chunk, static_cast<size_t>(n));
+  }
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    const std::string_view line(text.data() + begin, end + 1 - begin);
+    const bool is_one = line.find(SAYS) != line.npos && line.ends_with(ENDS);
+    if (!is_one || line.size() > sizeof chunk) continue;
+    const auto len_bytes = static_cast<uint32_t>(line.size());
+    events.send(wire::Op::OUTPUT, wire::Output{len_bytes, 1}, {line.data(), len_bytes});
+  }
+  log_read_bytes_ += begin;
 }
 
 void Output::replace() {

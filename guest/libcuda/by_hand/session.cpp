@@ -160,9 +160,10 @@ void Session::dispatch(const wire::Header& header, const std::byte* body, uint32
     case wire::Op::OUTPUT: {
       wire::Output output;
       std::memcpy(&output, body, sizeof output);
+      std::FILE* const file = output.is_error != 0 ? stderr : stdout;
       std::fwrite(body + sizeof output, 1,
-                  std::min<size_t>(output.len_bytes, len_bytes - sizeof output), stdout);
-      std::fflush(stdout);
+                  std::min<size_t>(output.len_bytes, len_bytes - sizeof output), file);
+      std::fflush(file);
       return;
     }
     default:

@@ -99,9 +99,9 @@ struct Progress {
   uint64_t number;
 };
 
-struct Output {  // of the device's printf; the bytes follow
+struct Output {  // of the device's printf, or which assertions have failed; the bytes follow
   uint32_t len_bytes;
-  uint32_t reserved;
+  uint32_t is_error;  // 1: for standard error
 };
 
 // ---- command ring
