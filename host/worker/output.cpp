@@ -80,7 +80,7 @@ void Output::deliver_assertions(EventRing& events) {
     const bool is_one = line.find(SAYS) != line.npos && line.ends_with(ENDS);
     if (!is_one || line.size() > sizeof chunk) continue;
     const auto len_bytes = static_cast<uint32_t>(line.size());
-    events.send(wire::Op::OUTPUT, wire::Output{len_bytes, 1}, {line.data(), len_bytes});
+    events.send(wire::Op::OUTPUT, wire::Output{len_bytes, 1}, {text.data() + begin, len_bytes});
   }
   log_read_bytes_ += begin;
 }
