@@ -36,6 +36,13 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
   return reinterpret_cast<std::byte*>(slot_at(tail) + 1);
 }
 
+bool TaskQueue::has_room(uint32_t padded_bytes) const {
+  const uint64_t used =
+      tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_acquire);
+  // What reserve() leaves unused at the buffer's end is less than the record itself takes.
+  return QUEUE_BYTES - used >= 2 * (sizeof(Slot) + padded_bytes);
+}
+
 void TaskQueue::commit(const Task& task) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   *slot_at(tail) = {task.seq, task.position, task.op, reserved_bytes_, *task.wait_for};
@@ -123,12 +130,6 @@ void Executor::take(Task& task) {
   if (!backlog_.empty() && ++since_release_ >= RELEASE_EVERY) (void)release_some();
 }
 
-// Begins every body of an ENQUEUE record.
-struct EnqueueHead {
-  wire::Handle stream;
-  uint64_t mark;
-};
-
 void Executor::execute(Task& task) {
   if (task.op->route == Route::BLOCK) return start_blocking(task);
   // Others may wait for what is held here.
@@ -212,6 +213,7 @@ CUresult add_mark(Session& session, const Task& task) {
   stream.freed.record(*session.driver, stream.raw);
   if (const CUresult bad = write_number(session, stream, head.mark)) return bad;
   stream.marked.store(head.mark, std::memory_order_release);
+  session.last_mark.note(stream.progress, head.mark);
   session.watcher.wake();
   stream.window.count(*session.driver, stream.raw);
   if (session.progress != nullptr) {

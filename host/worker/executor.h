@@ -21,8 +21,8 @@ namespace kvgpu::worker {
 
 class Session;
 
-// Single producer (the reader), single consumer (the executor), private memory. Keeps records in
-// place until they are done.
+// Single producer (the reader), one consumer at a time (the executor; a lane, or the reader where
+// that has given up), private memory. Keeps records in place until they are done.
 class TaskQueue {
  public:
   TaskQueue();
@@ -31,6 +31,8 @@ class TaskQueue {
   // makes the ring fill and the guest wait, as it would natively.
   std::byte* reserve(uint32_t padded_bytes);
   void commit(const Task& task);
+  // Would reserve() return at once?
+  bool has_room(uint32_t padded_bytes) const;
 
   // Consumer. The next record; false: none yet.
   bool peek(Task* task);

@@ -10,7 +10,8 @@
 
 namespace kvgpu::worker {
 
-// Of the stream's executor. Where the driver has no event for it the pool keeps its memory longer.
+// Of who executes the stream's records, as its window (stream_window.h). Where the driver has no
+// event for it the pool keeps its memory longer.
 class FreedPoint {
  public:
   void note() { is_new_ = true; }

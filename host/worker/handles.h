@@ -62,8 +62,10 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool is_blocking = false;         // it and the legacy stream wait for each other
   bool captures_to_graph = false;   // of the guest; written by begin and end
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
-  StreamWindow window;              // executor only
+  StreamWindow window;              // of who executes the stream's records
   FreedPoint freed;                 // likewise
+  size_t lane = 0;                  // which its last record went to (lanes.h); reader only
+  uint64_t lane_seq = 0;
 
   bool is_legacy() const { return raw == CU_STREAM_LEGACY; }
   // The context that keeps what the stream allocates.

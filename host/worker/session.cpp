@@ -186,19 +186,25 @@ void Session::read_commands() {
   Gathering gathering;
   for (;;) {
     if (read_command() || (own != nullptr && own->release_some())) {
-      spin.reset();
+      spin.reset(patience.limit());
       gathering.found();
     } else if (gathering.waits()) {
       continue;
-    } else if (own != nullptr && own->holds_any()) {
+    } else if (own != nullptr && (own->holds_any() || lanes_->are_busy())) {
       spin.wait();
-    } else if (!spin.once()) {
+    } else if (!spin.once() && !looks_on(&spin)) {
+      if (own != nullptr) lanes_->rest();
       const Spin::Clock::time_point begun = Spin::Clock::now();
       sleep_until_kicked();
       patience.slept(Spin::Clock::now() - begun);
       spin.reset(patience.limit());
     }
   }
+}
+
+// The program waits for its GPU, and will have something to do for us once that is through.
+bool Session::looks_on(Spin* spin) const {
+  return !Spin::few_cores() && last_mark.is_outstanding() && spin->go_on(LastMark::LOOKS_FOR);
 }
 
 void Session::sleep_until_kicked() {
@@ -238,7 +244,9 @@ void Session::handle_record(const wire::Header& header) {
     alignas(8) std::byte record[wire::MAX_RECORD_BYTES];
     commands_.take(header, record);
     task.body = {record + sizeof header, header.len_bytes - sizeof header};
-    return direct ? handle_direct(task) : executor.take(task);
+    if (direct) return handle_direct(task);
+    if (!lanes_->take(task)) executor.take(task);
+    return;
   }
   std::byte* const record = executor.queue().reserve(wire::padded(header.len_bytes));
   commands_.take(header, record);
@@ -256,6 +264,7 @@ void Session::handle_direct(const Task& task) {
 
 void Session::start() {
   executes_here_ = executors_.size() == 1;
+  if (executes_here_) lanes_ = std::make_unique<Lanes>(this, executors_[0].get());
   for (const auto& executor : executors_) {
     if (!executes_here_) executor->start();
   }

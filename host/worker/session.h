@@ -28,6 +28,8 @@
 #include "host_memory.h"
 #include "images.h"
 #include "kvgpu/layout.h"
+#include "lanes.h"
+#include "last_mark.h"
 #include "links.h"
 #include "output.h"
 #include "poison.h"
@@ -101,6 +103,7 @@ class Session {
   std::atomic<bool> is_kicked_directly{false};  // no kick can be lost; written by hello()
   ProgressWatch* progress = nullptr;            // where the guest cannot see what the GPU writes
   Watcher watcher;
+  LastMark last_mark;
   Control* const control;
   const SessionConfig config;
 
@@ -185,6 +188,7 @@ class Session {
   CUresult register_range(uint64_t address, uint64_t len_bytes);
   void handle_record(const wire::Header& header);
   void handle_direct(const Task& task);
+  bool looks_on(Spin* spin) const;
   void sleep_until_kicked();
 
   Consumer commands_;
@@ -193,8 +197,10 @@ class Session {
   std::vector<std::unique_ptr<Executor>> executors_;
   DeviceOrder device_order_;
   // Of one device all records are executed by the thread that reads them: a hop to another one
-  // would cost each launch that is waited for its time, and a second processor.
+  // would cost each launch that is waited for its time, and a second processor. But for launches of
+  // several threads that are too many for one (lanes.h).
   bool executes_here_ = false;
+  std::unique_ptr<Lanes> lanes_;  // where that is so
   uint64_t seq_ = 0;
   uint64_t n_sleeps_ = 0;
   std::mutex creation_mutex_;  // of streams

@@ -43,6 +43,12 @@ class Spin {
   void wait() {
     if (!once()) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+  // So long after all. False: it is over nevertheless.
+  bool go_on(Clock::duration limit) {
+    limit_ = limit;
+    is_over_ = Clock::now() - begun_ >= limit_;
+    return !is_over_;
+  }
   void reset() { reset(limit_); }
   void reset(Clock::duration limit) {
     limit_ = limit;

@@ -15,7 +15,8 @@
 
 namespace kvgpu::worker {
 
-// Belongs to the executor of the stream's device; the stream's context is current in each call.
+// Belongs to who executes the stream's records: the executor of its device or, while that leaves
+// them to it, a lane (lanes.h). The stream's context is current in each call.
 class StreamWindow {
  public:
   static constexpr uint64_t LIMIT = 512;

@@ -29,7 +29,7 @@ struct Task {
   // What other devices' executors must have done before it is executed; null: nothing. Lasts till
   // then.
   const DeviceSeqs* wait_for = nullptr;
-  // Of an ENQUEUE record: its executor's, and what that has looked up.
+  // Of an ENQUEUE record: that of the thread which executes it, and what that has looked up.
   HandleCache* cache = nullptr;
   Stream* stream = nullptr;
 
@@ -48,6 +48,12 @@ struct Task {
   std::span<const std::byte> after() const {
     return body.size() < sizeof(T) ? std::span<const std::byte>{} : body.subspan(sizeof(T));
   }
+};
+
+// Begins every body of an ENQUEUE record.
+struct EnqueueHead {
+  wire::Handle stream;
+  uint64_t mark;
 };
 
 class ReplyWriter {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a worker's threads look before they sleep.
+// How long a worker's threads look before they sleep, and when they share the work.
 #include <doctest/doctest.h>
 
+#include "lane_pressure.h"
+#include "last_mark.h"
 #include "spin.h"
 
 using namespace kvgpu::worker;
@@ -62,4 +64,62 @@ TEST_CASE("a spin ends, and begins again") {
   int n = 0;
   while (spin.once()) ++n;
   CHECK(n > 0);
+}
+
+TEST_CASE("a spin goes on, up to another limit") {
+  Spin spin(1us);
+  const auto begun = Spin::Clock::now();
+  while (spin.once()) {
+  }
+  CHECK(spin.go_on(5ms));
+  while (spin.once()) {
+  }
+  CHECK(Spin::Clock::now() - begun >= 5ms);
+  CHECK_FALSE(spin.go_on(5ms));
+}
+
+TEST_CASE("a mark is outstanding until its number is written") {
+  LastMark mark;
+  CHECK_FALSE(mark.is_outstanding());
+  uint64_t word = 4, another = 0;
+  mark.note(&word, 5);
+  CHECK(mark.is_outstanding());
+  word = 5;
+  CHECK_FALSE(mark.is_outstanding());
+  mark.note(&another, 1);
+  CHECK(mark.is_outstanding());
+}
+
+TEST_CASE("lanes are for several threads that launch more than gets done") {
+  LanePressure pressure;
+  const auto adds = [&](unsigned n, unsigned n_threads) {
+    bool is_high = false;
+    for (unsigned i = 0; i < n; ++i) is_high = pressure.add(i % n_threads);
+    return is_high;
+  };
+  CHECK_FALSE(adds(1000, 1));
+  for (int i = 0; i < 100; ++i) {  // several, and all gets done
+    CHECK_FALSE(adds(10, 8));
+    pressure.relieve();
+  }
+  CHECK(adds(1000, 8));
+  for (int i = 0; i < 1000; ++i) pressure.relieve();  // a moment's rest
+  CHECK(adds(1, 8));
+  CHECK(adds(1000, 1));  // of one thread that has filled the ring
+  CHECK_FALSE(adds(10000, 1));
+  CHECK(adds(1000, 2));
+  for (int i = 0; i < 100; ++i) {  // hardly anything between what only the reader does
+    (void)adds(4, 2);
+    pressure.interrupt();
+  }
+  CHECK_FALSE(adds(4, 2));
+  CHECK(adds(1000, 2));
+  for (int i = 0; i < 100; ++i) {
+    (void)adds(1, 2);
+    pressure.relieve();
+  }
+  CHECK_FALSE(adds(1, 2));
+  CHECK(adds(1000, 3));
+  pressure.end();
+  CHECK_FALSE(adds(1, 3));
 }

@@ -96,6 +96,24 @@ TEST_CASE("a full ring takes nothing until the consumer gives space back") {
   CHECK_FALSE(send(pair, 1, std::vector<uint8_t>(32)));
 }
 
+TEST_CASE("who has a share of the room finds none beyond it") {
+  Pair pair;
+  const std::vector<uint8_t> body(96);  // records of 128 bytes
+  const auto send_all = [&] {
+    int n = 0;
+    while (send(pair, 1, body)) ++n;
+    return n;
+  };
+  pair.producer.begin_share(1024);
+  CHECK(pair.producer.is_shared());
+  CHECK(send_all() == 7);  // a line more than the record is needed
+  CHECK(pair.producer.error() == RingError::NONE);
+  pair.producer.end_share();
+  CHECK(send_all() == RING_BYTES / 128 - 1 - 7);
+  pair.producer.begin_share(1024);  // of a full ring: nothing
+  CHECK(send_all() == 0);
+}
+
 TEST_CASE("records of an earlier lap are not taken again") {
   Pair pair;
   std::vector<uint64_t> record = record_buffer();

@@ -2,6 +2,7 @@
 // Taken and given back for every record: a mutex of one word, a fifth of pthread's instructions.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 
 #include "kvgpu/barrier.h"
@@ -30,10 +31,11 @@ class CommandLock {
   enum State : int { FREE, HELD, AWAITED };  // AWAITED: held, and perhaps somebody sleeps
 
   [[gnu::noinline]] void wait_and_lock() {
-    // A record is written sooner than a sleeper wakes.
-    for (int i = 0; i < 50; ++i) {
-      cpu_relax();
-      if (try_lock()) return;
+    // A record is written sooner than a sleeper wakes. Who only reads leaves the line to the
+    // holder, and the more there are the less often they look.
+    for (int i = 0; i < 60; ++i) {
+      for (int n = 0; n < std::min(i, 8); ++n) cpu_relax();
+      if (state_.load(std::memory_order_relaxed) == FREE && try_lock()) return;
     }
     while (state_.exchange(AWAITED, std::memory_order_acquire) != FREE) {
       state_.wait(AWAITED, std::memory_order_relaxed);

@@ -22,20 +22,33 @@ Session& Session::get() {
 
 // ---- sending
 
-CUresult Session::wait_for_room(uint32_t len_bytes) {
-  SpinThenSleep wait;
+// `lock` is free meanwhile. In company all sleep by turns: the worker has thousands of records to
+// execute, and needs the processors.
+CUresult Session::wait_for_room(uint32_t len_bytes, std::unique_lock<CommandLock>* lock) {
+  SpinThenSleep wait(SpinThenSleep::InCompany::NAPS);
   // The lock is held, and what write_freed() has committed was not kicked for: pairs with the
   // worker's fence in sleep_until_kicked().
   fence_full();
   kick_if_asleep();
-  while (!commands_.reserve(len_bytes)) {
+  do {
     if (commands_.error() != RingError::NONE) {
       end(CUDA_ERROR_UNKNOWN, to_string(commands_.error()));
     }
-    if (const CUresult over = ended_error()) return over;
-    pump();  // the worker may be waiting for room on its side
-    if (wait.step()) check_connection();
-  }
+    const bool is_shared = commands_.is_shared();
+    const uint64_t credit = commands_.credit();
+    if (lock != nullptr) lock->unlock();
+    CUresult over;
+    do {
+      over = ended_error();
+      if (over != CUDA_SUCCESS) break;
+      pump();  // the worker may be waiting for room on its side
+      if (wait.step()) check_connection();
+    } while (!is_shared && commands_.credit_now() == credit);
+    if (lock != nullptr) lock->lock();
+    if (over != CUDA_SUCCESS) return over;
+    commands_.end_share();
+  } while (!commands_.reserve(len_bytes));
+  if (wait.in_company()) commands_.begin_share(SHARE_BYTES + 2 * wire::padded(len_bytes));
   return CUDA_SUCCESS;
 }
 
@@ -253,11 +266,14 @@ CUresult Session::query(uint32_t word, uint64_t number) {
 CUresult Session::wait(uint32_t word, uint64_t number) {
   CUresult result = query(word, number);
   if (result != CUDA_ERROR_NOT_READY) return result;
-  for (SpinThenSleep wait; result == CUDA_ERROR_NOT_READY; result = query(word, number)) {
+  SpinThenSleep wait;
+  for (; result == CUDA_ERROR_NOT_READY; result = query(word, number)) {
     if (!wait.step()) continue;
     pump();
     check_connection();
   }
+  // The worker may sleep by now: it wakes while the program goes on.
+  if (wait.was_long()) kick_if_asleep();
   return result;
 }
 

@@ -216,6 +216,7 @@ class Session {
     uint64_t told = NEW_THREAD;  // what it knows of deferred errors: the error word
     bool has_work = false;       // given, and not waited for
     bool runs_callback = false;
+    uint16_t number = 0;  // among the process's threads; of more than 65,536 two may share one
   };
   struct ThreadEnd {
     ~ThreadEnd();
@@ -248,7 +249,7 @@ class Session {
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
     header.flags = wire::NOREPLY;
-    header.target = wire::make_target(0, static_cast<uint32_t>(device));
+    header.target = wire::make_target(0, static_cast<uint32_t>(device), thread_.number);
     return submit(header, what, parts...);
   }
   template <typename... Parts>
@@ -271,17 +272,20 @@ class Session {
     if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
     {
       std::unique_lock lock(command_mutex_);
-      if (what != Carries::NO_WORK) {
-        if (const CUresult bad = begin_work(lock)) return bad;
-      }
-      if (!freed_.empty()) [[unlikely]] {
-        const bool is_first = what == Carries::WORK && (header.flags & wire::NOREPLY) != 0 &&
-                              FreedMemory::may_precede(static_cast<wire::Op>(header.opcode));
-        const CUresult bad = is_first ? CUDA_SUCCESS : write_freed();
-        if (bad != CUDA_SUCCESS) return bad;
-      }
-      if (!commands_.reserve(len_bytes)) {
-        if (const CUresult bad = wait_for_room(len_bytes)) return bad;
+      for (;;) {
+        if (what != Carries::NO_WORK) {
+          if (const CUresult bad = begin_work(lock)) return bad;
+        }
+        if (!freed_.empty()) [[unlikely]] {
+          const bool is_first = what == Carries::WORK && (header.flags & wire::NOREPLY) != 0 &&
+                                FreedMemory::may_precede(static_cast<wire::Op>(header.opcode));
+          const CUresult bad = is_first ? CUDA_SUCCESS : write_freed();
+          if (bad != CUDA_SUCCESS) return bad;
+        }
+        if (commands_.reserve(len_bytes)) [[likely]]
+          break;
+        // Others may have been told of errors, or have freed memory, meanwhile.
+        if (const CUresult bad = wait_for_room(len_bytes, &lock)) return bad;
       }
       commands_.write(header, parts...);
     }
@@ -305,7 +309,9 @@ class Session {
     return CUDA_SUCCESS;
   }
   CUresult write_freed();
-  CUresult wait_for_room(uint32_t len_bytes);  // room is reserved after it
+  // Room is reserved after it. `lock`, held then, too, is free meanwhile: where all wait for room,
+  // each has its turn, for the worker may take what several threads give side by side.
+  CUresult wait_for_room(uint32_t len_bytes, std::unique_lock<CommandLock>* lock = nullptr);
   void kick_if_asleep();  // after what was committed, and command_mutex_ given back
   void kick();
   CUresult tell_share(uint64_t address, uint64_t bytes, uint64_t on);
@@ -357,12 +363,16 @@ class Session {
   uint16_t minor_ = 1;  // of the protocol, that both sides speak
   uint32_t features_ = 0;
 
-  CommandLock command_mutex_;
-  Producer commands_;
+  // Lines of their own: who waits for the lock looks at it all the time, and what comes before it
+  // is read by all.
+  alignas(64) CommandLock command_mutex_;
+  alignas(64) Producer commands_;
+  // Of the ring's 256 KiB, for one of several threads that wait for room.
+  static constexpr uint64_t SHARE_BYTES = 16 << 10;
   FreedMemory freed_;  // what is still to be written there; under command_mutex_, too
   std::atomic<uint64_t> kicked_{0};
 
-  std::mutex event_mutex_;
+  alignas(64) std::mutex event_mutex_;
   Consumer events_;
   std::mutex pending_mutex_;
   std::unordered_map<uint64_t, Pending*> pending_;
@@ -375,6 +385,7 @@ class Session {
   // Threads that have made a call, and those of them who are still to be told of acknowledged_. One
   // that ends and may leave lost work behind is counted for ever.
   size_t n_threads_ = 0, n_untold_ = 0;
+  uint16_t n_joined_ = 0;  // all that there have been
   std::mutex word_mutex_;
   std::vector<uint64_t> word_last_;  // number last asked for, by word
   std::deque<uint32_t> free_words_;

@@ -20,6 +20,7 @@ void Session::join_threads() {
   (void)of_this_thread<ThreadEnd>();
   thread_.told = known_to_all_;
   ++n_threads_;
+  thread_.number = n_joined_++;
 }
 
 void Session::leave_threads() {

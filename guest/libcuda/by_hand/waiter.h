@@ -17,27 +17,37 @@ namespace kvgpu::guest {
 
 class SpinThenSleep {
  public:
-  SpinThenSleep() { n_waiting().fetch_add(1, std::memory_order_relaxed); }
+  enum class InCompany { SPINS, NAPS };  // while other threads wait, too
+
+  explicit SpinThenSleep(InCompany in_company = InCompany::SPINS)
+      : naps_in_company_(in_company == InCompany::NAPS) {
+    n_waiting().fetch_add(1, std::memory_order_relaxed);
+  }
   ~SpinThenSleep() { n_waiting().fetch_sub(1, std::memory_order_relaxed); }
   SpinThenSleep(const SpinThenSleep&) = delete;
   SpinThenSleep& operator=(const SpinThenSleep&) = delete;
 
+  bool in_company() const { return n_waiting().load(std::memory_order_relaxed) > 1; }
+  bool was_long() const { return begun_ != Clock::time_point{}; }  // more than a spin
+
   // One step. Returns true about once a millisecond: time to look whether the other side is still
   // there.
   bool step() {
-    if (++n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {
+    const bool naps = naps_in_company_ && in_company();
+    if (!naps && ++n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {
       cpu_relax();
       return false;
     }
     const Clock::time_point now = Clock::now();
     if (begun_ == Clock::time_point{}) begun_ = looked_ = now;
     const auto waited = now - begun_;
-    if (waited < YIELDING) {
+    if (!naps && waited < YIELDING) {
       sched_yield();
     } else {
       // What is seen late is seen late by a small part of the wait; after half a second 2 ms, which
       // costs 1 to 2 % of a processor.
-      const auto pause = std::clamp<Clock::duration>(waited / 256, SHORTEST, LONGEST);
+      const auto shortest = naps ? NAP : SHORTEST;
+      const auto pause = std::clamp<Clock::duration>(waited / 256, shortest, LONGEST);
       std::this_thread::sleep_for(pause);
     }
     if (now - looked_ < std::chrono::milliseconds(1)) return false;
@@ -51,6 +61,7 @@ class SpinThenSleep {
   // The driver itself spins as long as it takes; this gives way to who has something to do.
   static constexpr std::chrono::milliseconds YIELDING{10};
   static constexpr std::chrono::microseconds SHORTEST{20}, LONGEST{2'000};
+  static constexpr std::chrono::microseconds NAP{200};
 
   static std::atomic<long>& n_waiting() {
     static std::atomic<long> n{0};
@@ -61,6 +72,7 @@ class SpinThenSleep {
     return n;
   }
 
+  const bool naps_in_company_;
   long n_ = 0;
   Clock::time_point begun_, looked_;  // since it is more than a spin
 };

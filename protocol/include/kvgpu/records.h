@@ -23,16 +23,17 @@ struct Header {
   uint16_t opcode;
   uint16_t flags;
   uint64_t call_id;
-  uint32_t target;  // endpoint (bits 0-3), device ordinal (bits 8-15)
+  uint32_t target;  // endpoint (bits 0-3), device ordinal (bits 8-15), guest thread (bits 16-31)
   uint32_t reserved;
 };
 static_assert(sizeof(Header) == 32);
 
-constexpr uint32_t make_target(uint32_t endpoint, uint32_t device) {
-  return endpoint | device << 8;
+constexpr uint32_t make_target(uint32_t endpoint, uint32_t device, uint32_t thread = 0) {
+  return endpoint | device << 8 | thread << 16;
 }
 constexpr uint32_t target_endpoint(uint32_t target) { return target & 0xf; }
 constexpr uint32_t target_device(uint32_t target) { return target >> 8 & 0xff; }
+constexpr uint32_t target_thread(uint32_t target) { return target >> 16; }
 
 constexpr uint32_t padded(uint32_t len_bytes) {
   return (len_bytes + RECORD_ALIGN_BYTES - 1) & ~(RECORD_ALIGN_BYTES - 1);

@@ -50,13 +50,26 @@ class Producer {
  public:
   Producer() = default;
   Producer(std::byte* ring, uint64_t ring_bytes, const uint64_t* credit_word)
-      : ring_(ring), ring_bytes_(ring_bytes), credit_word_(credit_word) {}
+      : ring_(ring), ring_bytes_(ring_bytes), credit_word_(credit_word), end_(ring_bytes) {}
 
   // The ring's memory is write-combining.
   void set_weakly_ordered() { weakly_ordered_ = true; }
 
   uint64_t position() const { return position_; }
   RingError error() const { return error_; }
+  // What reserve() has counted with, and what the consumer says now: for who waits for room
+  // without the owner's lock.
+  uint64_t credit() const { return credit_; }
+  // acquire: pairs with the release in Consumer::publish()
+  uint64_t credit_now() const { return load_acquire(*credit_word_); }
+  // Of several who wait for room each takes some: after so many bytes there is none until
+  // end_share().
+  void begin_share(uint64_t bytes) {
+    is_shared_ = true;
+    end_ = std::min(end_, position_ + bytes);
+  }
+  void end_share() { is_shared_ = false; }
+  bool is_shared() const { return is_shared_; }
 
   // Room for a record of `len_bytes` (with header)? Emits the PAD record that the end of the ring
   // may need. False: not yet, or error() is set. After true, write() may be called once.
@@ -66,7 +79,7 @@ class Producer {
     // One line more than the record: the next commit word is cleared before this record is
     // committed.
     const uint64_t total = (need > to_end ? to_end : 0) + need + wire::RECORD_ALIGN_BYTES;
-    if (position_ + total - credit_ > ring_bytes_ && !refresh_credit(total)) return false;
+    if (position_ + total > end_ && !refresh_credit(total)) return false;
     if (need > to_end) pad(static_cast<uint32_t>(to_end));
     return true;
   }
@@ -119,6 +132,7 @@ class Producer {
   }
 
   bool refresh_credit(uint64_t total) {
+    if (is_shared_) return false;
     // acquire: pairs with the release in Consumer::publish(); what was read there may now be
     // overwritten
     const uint64_t credit = load_acquire(*credit_word_);
@@ -127,7 +141,8 @@ class Producer {
       return false;
     }
     credit_ = credit;
-    return position_ + total - credit_ <= ring_bytes_;
+    end_ = credit + ring_bytes_;
+    return position_ + total <= end_;
   }
 
   std::byte* ring_ = nullptr;
@@ -135,6 +150,8 @@ class Producer {
   const uint64_t* credit_word_ = nullptr;
   uint64_t position_ = 0;
   uint64_t credit_ = 0;
+  uint64_t end_ = 0;  // of the room that is known of
+  bool is_shared_ = false;
   bool weakly_ordered_ = false;
   RingError error_ = RingError::NONE;
 };

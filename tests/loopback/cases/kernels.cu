@@ -47,3 +47,11 @@ extern "C" __global__ void read_counter(int* out) { *out = counter; }
 
 // What it leaves tells in which order such launches ran.
 extern "C" __global__ void mix(unsigned* to, const unsigned* from) { *to = *to * 31 + *from; }
+
+extern "C" __global__ void take_time(unsigned us) {
+  unsigned long long begun, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - begun < 1000ull * us);
+}

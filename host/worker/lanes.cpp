@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lanes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "log.h"
+#include "ops.h"
+#include "session.h"
+
+namespace kvgpu::worker {
+
+namespace {
+
+// More of them gain little: the driver has locks of its own.
+constexpr unsigned MOST_LANES = 8;
+
+size_t n_lanes() { return std::clamp(std::thread::hardware_concurrency() / 2, 2u, MOST_LANES); }
+
+// A stream that is full has room soon, or waits for something that may come after it. Seen to have
+// room it is only every StreamWindow::EVENT_EVERY launches: a millisecond, of the shortest kernels.
+constexpr std::chrono::milliseconds GIVES_UP_AFTER{5};
+
+// To ask costs those who launch; and a stream that was full has work for much longer than this.
+constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
+
+// Records, between looks whether a lane has given up: its other streams wait with the full one.
+constexpr uint64_t LOOKS_EVERY = 32;
+
+bool is_of_one_stream(const Task& task) {
+  switch (static_cast<wire::Op>(task.header.opcode)) {
+    case wire::Op::cuLaunchKernel:
+    case wire::Op::cuLaunchKernelEx:
+    case wire::Op::MARK:
+      return !task.wants_reply();
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// ---- one lane
+
+Lane::Lane(Session* session) : session_(session), cache_(&session->handles) {
+  std::thread(&Lane::run, this).detach();  // the process ends by _exit: never joined
+}
+
+void Lane::give(const Task& task) {
+  static constexpr DeviceSeqs NONE{};
+  const uint32_t len_bytes = task.header.len_bytes;
+  std::byte* const record = queue_.reserve(wire::padded(len_bytes));
+  std::memcpy(record, &task.header, sizeof task.header);
+  std::memcpy(record + sizeof task.header, task.body.data(), task.body.size());
+  Task given = task;
+  given.wait_for = &NONE;
+  queue_.commit(given);
+  given_seq_ = task.seq;
+}
+
+void Lane::taken(const Task& task) {
+  done_seq_.store(task.seq, std::memory_order_release);
+  queue_.pop(task);
+}
+
+void Lane::go_on() {
+  has_given_up_.store(false, std::memory_order_release);
+  has_given_up_.notify_one();
+}
+
+void Lane::run() {
+  prepare_driver_thread(*session_->driver);
+  for (;;) {
+    Task task;
+    if (!queue_.peek(&task)) {
+      queue_.wait();
+    } else if (execute(task)) {
+      taken(task);
+    } else {
+      has_given_up_.store(true, std::memory_order_release);
+      has_given_up_.wait(true);
+    }
+  }
+}
+
+bool Lane::execute(Task& task) {
+  EnqueueHead head;
+  if (!task.read(&head)) session_->violation(task);
+  task.cache = &cache_;
+  task.stream = cache_.stream(head.stream);
+  if (task.stream == nullptr) session_->violation(task);
+  const auto begun = Spin::Clock::now();
+  while (is_full(*session_, task)) {
+    if (is_awaited_ || Spin::Clock::now() - begun > GIVES_UP_AFTER) return false;
+    std::this_thread::sleep_for(BETWEEN_LOOKS);
+  }
+  run_task(*session_, task);
+  return true;
+}
+
+// ---- all lanes
+
+Lanes::Lanes(Session* session, Executor* home)
+    : session_(session), home_(home), cache_(&session->handles) {}
+
+Stream* Lanes::stream_alone(const Task& task) {
+  EnqueueHead head;
+  if (!is_of_one_stream(task) || !task.read(&head)) return nullptr;
+  Stream* const stream = cache_.stream(head.stream);
+  const bool is_one =
+      stream != nullptr && !stream->is_legacy() && stream->context->device == home_->device();
+  return is_one ? stream : nullptr;
+}
+
+bool Lanes::take(const Task& task) {
+  Stream* const stream = stream_alone(task);
+  if (stream == nullptr) pressure_.interrupt();
+  const bool pays = stream != nullptr && pressure_.add(wire::target_thread(task.header.target));
+  // What is held may be what this comes after.
+  if (pays && !home_->holds_any() && give(task, *stream)) return true;
+  if (are_used_) settle();
+  return false;
+}
+
+void Lanes::start() {
+  are_started_ = true;
+  const size_t n = n_lanes();
+  try {
+    while (lanes_.size() < n) lanes_.push_back(std::make_unique<Lane>(session_));
+  } catch (const std::system_error& error) {
+    log("%zu of %zu threads to launch side by side: %s", lanes_.size(), n, error.what());
+  }
+}
+
+bool Lanes::any_has_given_up() const {
+  return std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_given_up(); });
+}
+
+bool Lanes::give(const Task& task, Stream& stream) {
+  if (!are_started_) start();
+  if (lanes_.empty() || (task.seq % LOOKS_EVERY == 0 && any_has_given_up())) return false;
+  const size_t number = wire::target_thread(task.header.target) % lanes_.size();
+  Lane& lane = *lanes_[number];
+  const auto may_go = [&] {
+    const bool is_behind = stream.lane != number && !lanes_[stream.lane]->has_done(stream.lane_seq);
+    return !is_behind && lane.has_room(wire::padded(task.header.len_bytes));
+  };
+  for (Spin spin; !may_go(); spin.wait()) {
+    if (any_has_given_up()) return false;
+  }
+  lane.give(task);
+  stream.lane = number;
+  stream.lane_seq = task.seq;
+  are_used_ = true;
+  return true;
+}
+
+bool Lanes::are_busy() {
+  if (are_used_) {
+    const bool all_through =
+        std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_through(); });
+    if (!all_through && !any_has_given_up()) return true;
+    settle();
+    if (home_->holds_any()) return true;
+  }
+  pressure_.relieve();
+  return false;
+}
+
+void Lanes::settle() {
+  for (const auto& lane : lanes_) lane->await(true);
+  for (const auto& lane : lanes_) {
+    for (Spin spin; !lane->is_through() && !lane->has_given_up();) spin.wait();
+  }
+  // All that is left has been given up: in its order, to who can hold it.
+  for (;;) {
+    Lane* first = nullptr;
+    Task task, earliest;
+    for (const auto& lane : lanes_) {
+      if (!lane->has_given_up() || !lane->next(&task)) continue;
+      if (first != nullptr && task.seq > earliest.seq) continue;
+      first = lane.get();
+      earliest = task;
+    }
+    if (first == nullptr) break;
+    earliest.wait_for = nullptr;
+    home_->take(earliest);
+    first->taken(earliest);
+  }
+  for (const auto& lane : lanes_) {
+    lane->await(false);
+    if (lane->has_given_up()) lane->go_on();
+  }
+  are_used_ = false;
+}
+
+}  // namespace kvgpu::worker

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of several guest threads side by side. One thread gives a driver about 290,000 launches
+// a second, eight threads of a native process 780,000 (one H200, driver 580). So while several
+// guest threads launch more than the reader can execute, it hands their launches to threads of its
+// own.
+//
+// A lane takes what concerns one stream alone and is answered to nobody (launches, marks). Records
+// of one guest thread go to one lane; a stream's next record waits until the lane of its last one
+// is through; every other record, those of legacy streams among them, waits until all lanes are, or
+// have given up what cannot go at once: the home executor holds that. So what CUDA orders stays
+// ordered. What two threads give to two streams may reach the driver the
+// other way round, as CUDA does not order it either.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "executor.h"
+#include "handle_cache.h"
+#include "lane_pressure.h"
+
+namespace kvgpu::worker {
+
+class Lane {
+ public:
+  explicit Lane(Session* session);  // may throw std::system_error: there is no thread to be had
+
+  // The reader's.
+  bool has_room(uint32_t padded_bytes) const { return queue_.has_room(padded_bytes); }
+  void give(const Task& task);
+  bool is_through() const { return done_seq_.load(std::memory_order_acquire) >= given_seq_; }
+  bool has_done(uint64_t seq) const { return done_seq_.load(std::memory_order_acquire) >= seq; }
+  // Somebody waits until it is through: it gives up what cannot go at once.
+  void await(bool is_awaited) { is_awaited_.store(is_awaited, std::memory_order_relaxed); }
+  // What it has not done is the reader's, from `next` to `go_on`.
+  bool has_given_up() const { return has_given_up_.load(std::memory_order_acquire); }
+  bool next(Task* task) { return queue_.peek(task); }
+  void taken(const Task& task);
+  void go_on();
+
+ private:
+  void run();
+  bool execute(Task& task);
+
+  Session* const session_;
+  TaskQueue queue_;
+  HandleCache cache_;
+  uint64_t given_seq_ = 0;
+  std::atomic<uint64_t> done_seq_{0};  // release by who executes, acquire by the reader
+  std::atomic<bool> is_awaited_{false};
+  std::atomic<bool> has_given_up_{false};  // release by each side, acquire by the other
+};
+
+// Of the thread that reads and executes the records of a device.
+class Lanes {
+ public:
+  Lanes(Session* session, Executor* home);
+
+  // True: a lane has the record. Else all that came before has been executed, or is held by the
+  // home executor, and the caller gives it this one.
+  bool take(const Task& task);
+  // The ring is empty. True: lanes are still at work, or the home executor now holds what they
+  // have given up.
+  bool are_busy();
+  // And it has been for so long that the reader sleeps.
+  void rest() { pressure_.end(); }
+
+ private:
+  Stream* stream_alone(const Task& task);  // null: not a lane's record
+  bool give(const Task& task, Stream& stream);
+  void start();
+  bool any_has_given_up() const;
+  // Returns once all that the lanes have been given is done, or held where it has to wait.
+  void settle();
+
+  Session* const session_;
+  Executor* const home_;
+  HandleCache cache_;
+  LanePressure pressure_;
+  bool are_started_ = false;                  // at their first use
+  std::vector<std::unique_ptr<Lane>> lanes_;  // as many as there were threads to be had
+  bool are_used_ = false;                     // since all were through
+};
+
+}  // namespace kvgpu::worker
