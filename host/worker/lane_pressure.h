@@ -2,7 +2,6 @@
 // Whether several guest threads launch more than one thread gets done by itself (lanes.h).
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 namespace kvgpu::worker {
@@ -12,7 +11,8 @@ class LanePressure {
   // A launch that another thread than the reader might execute. Returns whether one shall.
   bool add(uint32_t guest_thread) {
     is_relieved_ = false;
-    threads_ |= uint64_t{1} << guest_thread % 64;
+    n_turns_ += guest_thread != last_thread_;
+    last_thread_ = guest_thread;
     if (++n_launches_ == PERIOD) end_period();
     return is_high_;
   }
@@ -28,30 +28,31 @@ class LanePressure {
   void end() { *this = {}; }
 
  private:
-  static constexpr uint32_t PERIOD = 64;          // launches in a row
-  static constexpr uint32_t MOST_RELIEFS = 16;    // of a period
-  static constexpr uint32_t MOST_INTERRUPTS = 8;  // of a period: lanes have work for a while
-  // A thread that finds room in the ring may fill all of it by itself while the others nap.
-  static constexpr uint32_t PERIODS_OF_ONE = 64;
+  static constexpr uint32_t PERIOD = 1024;  // launches in a row
+  // Of a period. A program's second thread (PyTorch's backward pass) has its turn and gives it
+  // back. Of several at once each has a share of the ring (Session::SHARE_BYTES), 130 to 260
+  // launches.
+  static constexpr uint32_t FEWEST_TURNS = 3;
+  static constexpr uint32_t MOST_RELIEFS = 256;
+  static constexpr uint32_t MOST_INTERRUPTS = 128;  // lanes have work for a while
+  static constexpr uint32_t PERIODS_OF_ONE = 4;     // a thread may fill the whole ring
 
   void end_period() {
     if (n_interrupts_ > MOST_INTERRUPTS) {
       is_high_ = false;
-    } else if (std::popcount(threads_) > 1) {
+    } else if (n_turns_ >= FEWEST_TURNS) {
       is_high_ = true;
       n_of_one_ = 0;
     } else if (is_high_ && ++n_of_one_ == PERIODS_OF_ONE) {
       is_high_ = false;
     }
-    n_launches_ = n_reliefs_ = n_interrupts_ = 0;
-    threads_ = 0;
+    n_launches_ = n_turns_ = n_reliefs_ = n_interrupts_ = 0;
   }
 
   bool is_high_ = false, is_relieved_ = true;
   uint32_t n_of_one_ = 0;  // periods in a row
-  // Of this period:
-  uint32_t n_launches_ = 0, n_reliefs_ = 0, n_interrupts_ = 0;
-  uint64_t threads_ = 0;  // a bit each, modulo 64
+  uint32_t last_thread_ = 0;
+  uint32_t n_launches_ = 0, n_turns_ = 0, n_reliefs_ = 0, n_interrupts_ = 0;  // of this period
 };
 
 }  // namespace kvgpu::worker

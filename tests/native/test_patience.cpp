@@ -92,34 +92,36 @@ TEST_CASE("a mark is outstanding until its number is written") {
 
 TEST_CASE("lanes are for several threads that launch more than gets done") {
   LanePressure pressure;
-  const auto adds = [&](unsigned n, unsigned n_threads) {
+  // Threads in turn, `turn` launches each.
+  const auto adds = [&](unsigned n, unsigned n_threads, unsigned turn = 1) {
     bool is_high = false;
-    for (unsigned i = 0; i < n; ++i) is_high = pressure.add(i % n_threads);
+    for (unsigned i = 0; i < n; ++i) is_high = pressure.add(i / turn % n_threads);
     return is_high;
   };
-  CHECK_FALSE(adds(1000, 1));
-  for (int i = 0; i < 100; ++i) {  // several, and all gets done
+  CHECK_FALSE(adds(10'000, 1));
+  CHECK_FALSE(adds(10'000, 2, 500));  // now the one, now the other
+  for (int i = 0; i < 1000; ++i) {    // several, and all gets done
     CHECK_FALSE(adds(10, 8));
     pressure.relieve();
   }
-  CHECK(adds(1000, 8));
+  CHECK(adds(10'000, 8, 256));
   for (int i = 0; i < 1000; ++i) pressure.relieve();  // a moment's rest
   CHECK(adds(1, 8));
-  CHECK(adds(1000, 1));  // of one thread that has filled the ring
-  CHECK_FALSE(adds(10000, 1));
-  CHECK(adds(1000, 2));
-  for (int i = 0; i < 100; ++i) {  // hardly anything between what only the reader does
+  CHECK(adds(3000, 1));  // of one thread that has filled the ring
+  CHECK_FALSE(adds(10'000, 1));
+  CHECK(adds(10'000, 2));
+  for (int i = 0; i < 1000; ++i) {  // hardly anything between what only the reader does
     (void)adds(4, 2);
     pressure.interrupt();
   }
   CHECK_FALSE(adds(4, 2));
-  CHECK(adds(1000, 2));
-  for (int i = 0; i < 100; ++i) {
+  CHECK(adds(10'000, 2));
+  for (int i = 0; i < 1000; ++i) {
     (void)adds(1, 2);
     pressure.relieve();
   }
   CHECK_FALSE(adds(1, 2));
-  CHECK(adds(1000, 3));
+  CHECK(adds(10'000, 3));
   pressure.end();
   CHECK_FALSE(adds(1, 3));
 }
