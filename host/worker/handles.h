@@ -166,6 +166,12 @@ class HandleTable {
     const auto found = raw_.find(handle);
     return found == raw_.end() ? 0 : found->second.owner;
   }
+  // What add() was given to keep; null: nothing, or there is no such handle.
+  [[nodiscard]] std::shared_ptr<const void> kept_with(wire::Handle handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = raw_.find(handle);
+    return found == raw_.end() ? nullptr : found->second.keeps;
+  }
   // Those of this type that go with the owner.
   template <typename T>
   [[nodiscard]] std::vector<T> owned_by(wire::Handle owner) const {

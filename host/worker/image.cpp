@@ -9,7 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 namespace kvgpu::worker {
@@ -42,26 +42,25 @@ struct FatbinEntry {
 };
 static_assert(sizeof(FatbinEntry) == 64);
 
-// An assertion that fails is a fault, and those are waited for anyway.
-bool mentions_printing(std::string_view code) { return code.find("vprintf") != code.npos; }
-
-bool entry_may_print(const FatbinEntry& entry, std::span<const std::byte> stored) {
-  if (entry.packed_bytes == 0 || !(entry.flags & (FLAG_LZ4 | FLAG_ZSTD))) {
-    return mentions_printing({reinterpret_cast<const char*>(stored.data()), stored.size()});
-  }
-  if (entry.packed_bytes > stored.size() || entry.unpacked_bytes > MAX_UNPACKED_BYTES ||
+// What is stored unpacked, `room` being for what is not; nothing where nobody knows how.
+std::optional<std::span<const std::byte>> unpacked(const FatbinEntry& entry,
+                                                   std::span<const std::byte> stored,
+                                                   std::vector<std::byte>* room) {
+  if (entry.packed_bytes == 0) return stored;
+  if (!(entry.flags & (FLAG_LZ4 | FLAG_ZSTD)) || entry.packed_bytes > stored.size() ||
+      entry.unpacked_bytes > MAX_UNPACKED_BYTES ||
       entry.unpacked_bytes / MAX_RATIO > entry.packed_bytes) {
-    return true;
+    return std::nullopt;
   }
-  std::vector<char> unpacked(entry.unpacked_bytes);
+  room->resize(entry.unpacked_bytes);
+  auto* const to = reinterpret_cast<char*>(room->data());
   const auto* packed = reinterpret_cast<const char*>(stored.data());
-  const bool ok =
-      entry.flags & FLAG_ZSTD
-          ? !ZSTD_isError(
-                ZSTD_decompress(unpacked.data(), unpacked.size(), packed, entry.packed_bytes))
-          : LZ4_decompress_safe(packed, unpacked.data(), static_cast<int>(entry.packed_bytes),
-                                static_cast<int>(unpacked.size())) >= 0;
-  return !ok || mentions_printing({unpacked.data(), unpacked.size()});
+  const bool ok = entry.flags & FLAG_ZSTD
+                      ? !ZSTD_isError(ZSTD_decompress(to, room->size(), packed, entry.packed_bytes))
+                      : LZ4_decompress_safe(packed, to, static_cast<int>(entry.packed_bytes),
+                                            static_cast<int>(room->size())) >= 0;
+  if (!ok) return std::nullopt;
+  return *room;
 }
 
 }  // namespace
@@ -140,13 +139,16 @@ bool is_whole(std::span<const std::byte> image) {
   });
 }
 
-bool may_print(std::span<const std::byte> image) {
-  if (!is_fatbin(image)) {
-    return mentions_printing({reinterpret_cast<const char*>(image.data()), image.size()});
-  }
-  return !each_entry(image, [](const FatbinEntry& entry, std::span<const std::byte> stored) {
-    return !entry_may_print(entry, stored);
-  });
+Printers printers_of(std::span<const std::byte> image) {
+  Printers found;
+  const auto add_entry = [&](const FatbinEntry& entry, std::span<const std::byte> stored) {
+    std::vector<std::byte> room;
+    const auto code = unpacked(entry, stored, &room);
+    return code && found.add_code(*code);
+  };
+  const bool is_told = is_fatbin(image) ? each_entry(image, add_entry) : found.add_code(image);
+  if (!is_told) found.add_all();
+  return found;
 }
 
 }  // namespace kvgpu::worker

@@ -5,11 +5,12 @@
 #include <cstddef>
 #include <span>
 
+#include "printers.h"
+
 namespace kvgpu::worker {
 
-// May code of this image print (printf, assert)? Where it cannot be told (an unknown compression),
-// yes.
-bool may_print(std::span<const std::byte> image);
+// All, where it cannot be told (an unknown compression).
+Printers printers_of(std::span<const std::byte> image);
 
 // Is it a fat binary without its wrapper?
 bool is_fatbin(std::span<const std::byte> image);

@@ -94,6 +94,7 @@ void adopt(Function& function, const Description& description) {
   for (const wire::ParamInfo& param : function.params) {
     function.param_bytes = std::max(function.param_bytes, param.offset + param.bytes);
   }
+  if (description.info.printing == wire::Printing::CANNOT) function.prints = false;
   function.described.store(true, std::memory_order_release);
 }
 

@@ -199,7 +199,7 @@ CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** 
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result =
       launch_on(enqueue, op, *function, config, kernel_params, extra, attributes);
-  if (function->prints && result == CUDA_SUCCESS) [[unlikely]]
+  if (result == CUDA_SUCCESS && function->prints) [[unlikely]]
     expect_output(enqueue);
   return result;
 }

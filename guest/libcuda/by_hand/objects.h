@@ -130,11 +130,11 @@ struct Module {  // of cuModuleLoad* and cuLibraryLoad*
 struct Function {
   wire::Handle handle = 0;
   wire::Handle module = 0;
-  bool prints = false;  // may do so
   std::string name;
   std::mutex mutex;  // while it is described
   // What follows is known: release by describe(), acquire by need_description().
   std::atomic<bool> described{false};
+  bool prints = false;  // may do so; before, its module's
   std::array<std::atomic<int32_t>, wire::N_FUNCTION_ATTRIBUTES> attributes{};
   std::vector<wire::ParamInfo> params;
   uint32_t param_bytes = 0;

@@ -3,6 +3,7 @@
 #include "generated/handlers.gen.h"
 #include "image.h"
 #include "jit.h"
+#include "loaded.h"
 
 namespace kvgpu::worker {
 
@@ -27,16 +28,16 @@ CUresult load_image(Session& session, const Task& task, ReplyWriter& reply, Load
   CUresult result = is_whole(image) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
   Module module = nullptr;
   if (result == CUDA_SUCCESS) result = load(&module, image.data(), *jit);
-  reply.put(wire::LoadedImage{result == CUDA_SUCCESS && may_print(image), 0});
+  auto loaded = std::make_shared<Loaded>();
+  if (result == CUDA_SUCCESS) loaded->printers = printers_of(image);
+  reply.put(wire::LoadedImage{loaded->printers.any(), 0});
   jit->answer(session, request, reply);
   if (result != CUDA_SUCCESS) return result;
   constexpr bool IS_LIBRARY = std::is_same_v<Module, CUlibrary>;
   // A library is compiled when a kernel of it is first needed: the driver may write its logs then.
-  std::shared_ptr<const void> logs;
-  if (IS_LIBRARY && jit->n() > 0) logs = std::move(jit);
-  if (!session.handles.add(body.module, module, IS_LIBRARY ? 0 : body.context, std::move(logs))) {
-    session.violation(task);
-  }
+  if (IS_LIBRARY && jit->n() > 0) loaded->logs = std::move(jit);
+  const wire::Handle owner = IS_LIBRARY ? 0 : body.context;
+  if (!session.handles.add(body.module, module, owner, std::move(loaded))) session.violation(task);
   return CUDA_SUCCESS;
 }
 

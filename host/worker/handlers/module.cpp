@@ -6,15 +6,26 @@
 #include "generated/handlers.gen.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/module_calls.h"
+#include "loaded.h"
 #include "record_name.h"
 
 namespace kvgpu::worker {
 
 namespace {
 
+// Of a kernel of a module or a library.
+wire::Printing printing_of(const Session& session, wire::Handle module, const std::string& kernel) {
+  // Nothing else is kept with a handle of this kind.
+  const auto loaded = std::static_pointer_cast<const Loaded>(session.handles.kept_with(module));
+  if (loaded == nullptr) return wire::Printing::NOT_SAID;
+  return loaded->printers.has(kernel) ? wire::Printing::MAY : wire::Printing::CANNOT;
+}
+
 template <typename ParamInfo, typename Attribute>
-void describe_function(ReplyWriter& reply, ParamInfo param_info, Attribute attribute) {
+void describe_function(ReplyWriter& reply, wire::Printing printing, ParamInfo param_info,
+                       Attribute attribute) {
   wire::FunctionInfo info{};
+  info.printing = printing;
   for (uint32_t id = 0; id < wire::N_FUNCTION_ATTRIBUTES; ++id) {
     int value = 0;
     const bool known = attribute(&value, static_cast<CUfunction_attribute>(id)) == CUDA_SUCCESS;
@@ -50,25 +61,26 @@ CUresult get_global(Session& session, const Task& task, ReplyWriter& reply, Get 
   return CUDA_SUCCESS;
 }
 
-CUresult describe_plain_function(Session& session, CUfunction function, ReplyWriter& reply) {
+void describe_plain_function(Session& session, CUfunction function, wire::Printing printing,
+                             ReplyWriter& reply) {
   const DriverTable& driver = *session.driver;
   describe_function(
-      reply,
+      reply, printing,
       [&](size_t i, size_t* offset, size_t* bytes) {
         return driver.cuFuncGetParamInfo(function, i, offset, bytes);
       },
       [&](int* value, CUfunction_attribute id) {
         return driver.cuFuncGetAttribute(value, id, function);
       });
-  return CUDA_SUCCESS;
 }
 
 // A context must be current: without one the driver tells nothing of a kernel's parameters.
-void describe_kernel(Session& session, const Task& task, CUkernel kernel, ReplyWriter& reply) {
+void describe_kernel(Session& session, const Task& task, CUkernel kernel, wire::Printing printing,
+                     ReplyWriter& reply) {
   const DriverTable& driver = *session.driver;
   const auto device = static_cast<CUdevice>(wire::target_device(task.header.target));
   describe_function(
-      reply,
+      reply, printing,
       [&](size_t i, size_t* offset, size_t* bytes) {
         return driver.cuKernelGetParamInfo(kernel, i, offset, bytes);
       },
@@ -90,7 +102,9 @@ CUresult library_get_kernel(Session& session, const Task& task, ReplyWriter& rep
   CUkernel kernel = nullptr;
   if (const CUresult bad = driver.cuLibraryGetKernel(&kernel, library, name.c_str())) return bad;
   if (!session.handles.add(body.function, kernel, body.module)) session.violation(task);
-  if (body.context != 0) describe_kernel(session, task, kernel, reply);
+  if (body.context != 0) {
+    describe_kernel(session, task, kernel, printing_of(session, body.module, name), reply);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -100,7 +114,13 @@ CUresult kernel_info(Session& session, const Task& task, ReplyWriter& reply) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUkernel kernel;
   if (!session.handles.get(body.kernel, &kernel)) return CUDA_ERROR_INVALID_HANDLE;
-  describe_kernel(session, task, kernel, reply);
+  const DriverTable& driver = *session.driver;
+  const char* name = nullptr;
+  auto printing = wire::Printing::NOT_SAID;
+  if (driver.has(driver.cuKernelGetName) && driver.cuKernelGetName(&name, kernel) == CUDA_SUCCESS) {
+    printing = printing_of(session, session.handles.owner_of(body.kernel), name);
+  }
+  describe_kernel(session, task, kernel, printing, reply);
   return CUDA_SUCCESS;
 }
 
@@ -115,7 +135,8 @@ CUresult module_get_function(Session& session, const Task& task, ReplyWriter& re
   const CUresult result = session.driver->cuModuleGetFunction(&function, module, name.c_str());
   if (result != CUDA_SUCCESS) return result;
   if (!session.handles.add(body.function, function, body.module)) session.violation(task);
-  return describe_plain_function(session, function, reply);
+  describe_plain_function(session, function, printing_of(session, body.module, name), reply);
+  return CUDA_SUCCESS;
 }
 
 CUresult library_get_global(Session& session, const Task& task, ReplyWriter& reply) {
@@ -150,7 +171,10 @@ CUresult library_get_module(Session& session, const Task& task, ReplyWriter&) {
   if (!session.handles.get(body.library, &library)) return CUDA_ERROR_INVALID_HANDLE;
   CUmodule module = nullptr;
   if (const CUresult bad = session.driver->cuLibraryGetModule(&module, library)) return bad;
-  if (!session.handles.add(body.module, module, body.library)) session.violation(task);
+  auto loaded = session.handles.kept_with(body.library);
+  if (!session.handles.add(body.module, module, body.library, std::move(loaded))) {
+    session.violation(task);
+  }
   return CUDA_SUCCESS;
 }
 

@@ -15,7 +15,7 @@ struct LoadImage {
   Handle module;
 };
 struct LoadedImage {
-  uint32_t prints;  // 1: may use printf
+  uint32_t prints;  // 1: a kernel of it may use printf
   uint32_t reserved;
 };
 // JIT options. May follow LoadImage, ends LinkCreate and LinkAdd; n_options x JitOption come after
@@ -110,10 +110,11 @@ struct GetFunction {  // followed by the name
   uint32_t reserved;
 };
 inline constexpr uint32_t N_FUNCTION_ATTRIBUTES = 16;
+enum class Printing : uint32_t { NOT_SAID, MAY, CANNOT };  // not said: it may if its image may
 struct FunctionInfo {  // followed by n_params x ParamInfo; absent where no context was given
   int32_t attributes[N_FUNCTION_ATTRIBUTES];
   uint32_t n_params;
-  uint32_t reserved;
+  Printing printing;
 };
 struct KernelInfo {
   Handle context;
