@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "cubin.h"
 #include "guest.h"
 #include "kvgpu/calls.h"
 #include "kvgpu/graph_calls.h"
@@ -264,16 +265,15 @@ Session mapped_arrays() {
   return s;
 }
 
-// A fat binary with one entry of machine code that is an ELF header alone.
+// A fat binary with one entry of machine code: no instructions, but a call graph.
 std::string fatbin() {
-  const uint32_t head[] = {0xBA55ED50, 16u << 16 | 1, 128, 0};
-  uint32_t entry[16] = {2, 64, 64, 0};
-  std::string elf("\177ELF\2\1\1", 7);
-  elf.resize(64);
-  elf[0x34] = 64;
+  const std::string cubin = tests::PrintingCubin().image();
+  const uint32_t bytes = static_cast<uint32_t>(cubin.size());
+  const uint32_t head[] = {0xBA55ED50, 16u << 16 | 1, 64 + bytes, 0};
+  const uint32_t entry[16] = {2, 64, bytes, 0};
   std::string image(reinterpret_cast<const char*>(head), sizeof head);
   image.append(reinterpret_cast<const char*>(entry), sizeof entry);
-  return image + elf;
+  return image + cubin;
 }
 
 }  // namespace

@@ -1,93 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels of an image may print, by the call graph of its cubins. The cubins are made here
-// as ptxas 13 makes them: sections are the symbols, their names, and the graph.
+// Which kernels of an image may print, by the call graph of its cubins.
 #include <doctest/doctest.h>
-#include <elf.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "cubin.h"
 #include "image.h"
 
+using namespace kvgpu::tests;
 using namespace kvgpu::worker;
 
 namespace {
-
-constexpr uint8_t KERNEL = 0x10, DEVICE = 0;
-constexpr uint16_t DEFINED = 7;
-constexpr uint32_t CALL_GRAPH = 0x70000001;
-
-template <typename T>
-void put(std::string* to, const T& value) {
-  to->append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-struct Edge {
-  int32_t caller, callee;
-};
-
-struct Cubin {
-  std::string names{"\0", 1};
-  std::vector<Elf64_Sym> symbols{Elf64_Sym{}};
-  std::vector<Edge> edges{{0, -1}};
-  std::vector<Elf64_Shdr> sections = std::vector<Elf64_Shdr>(4);
-
-  Cubin() {
-    sections[1].sh_type = SHT_STRTAB;
-    sections[2].sh_type = SHT_SYMTAB;
-    sections[2].sh_entsize = sizeof(Elf64_Sym);
-    sections[2].sh_link = 1;
-    sections[3].sh_type = CALL_GRAPH;
-    sections[3].sh_link = 2;
-  }
-  int32_t add(const std::string& name, uint8_t other, uint16_t section = DEFINED) {
-    Elf64_Sym symbol{};
-    symbol.st_name = static_cast<uint32_t>(names.size());
-    symbol.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
-    symbol.st_other = other;
-    symbol.st_shndx = section;
-    symbols.push_back(symbol);
-    names.append(name).push_back('\0');
-    return static_cast<int32_t>(symbols.size() - 1);
-  }
-  int32_t add_outside(const std::string& name) { return add(name, 0, SHN_UNDEF); }
-
-  std::string image() const {
-    std::string contents[4];
-    contents[1] = names;
-    for (const Elf64_Sym& symbol : symbols) put(&contents[2], symbol);
-    for (const Edge& edge : edges) put(&contents[3], edge);
-    for (int32_t group = -2; group >= -4; --group) put(&contents[3], Edge{0, group});
-    std::string body;
-    std::vector<Elf64_Shdr> headers = sections;
-    for (size_t i = 1; i < headers.size() && i < 4; ++i) {
-      headers[i].sh_offset = sizeof(Elf64_Ehdr) + body.size();
-      headers[i].sh_size = contents[i].size();
-      body += contents[i];
-    }
-    Elf64_Ehdr header{};
-    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
-    header.e_shoff = sizeof header + body.size();
-    header.e_shentsize = sizeof(Elf64_Shdr);
-    header.e_shnum = static_cast<uint16_t>(headers.size());
-    std::string made;
-    put(&made, header);
-    made += body;
-    for (const Elf64_Shdr& section : headers) put(&made, section);
-    return made;
-  }
-};
-
-// `prints` does, `quiet` calls what may not.
-struct Usual : Cubin {
-  int32_t prints = add("prints", KERNEL), quiet = add("quiet", KERNEL),
-          vprintf = add_outside("vprintf"), asserts = add_outside("__assertfail");
-  Usual() {
-    edges.push_back({prints, vprintf});
-    edges.push_back({quiet, asserts});
-  }
-};
 
 // Exactly as long as it is: a sanitizer sees who reads on.
 Printers printers(const std::string& image) {
@@ -123,14 +47,14 @@ const std::string SILENT = "any code", TEXT = ".extern .func vprintf";
 }  // namespace
 
 TEST_CASE("the kernels that print") {
-  const Printers found = printers(Usual().image());
+  const Printers found = printers(PrintingCubin().image());
   CHECK(found.any());
   CHECK(found.has("prints"));
   CHECK_FALSE(found.has("quiet"));
 }
 
 TEST_CASE("a kernel that launches one that prints") {
-  Usual cubin;
+  PrintingCubin cubin;
   const int32_t parent = cubin.add("parent", KERNEL);
   cubin.edges.push_back({cubin.add("grandparent", KERNEL), parent});
   cubin.edges.push_back({parent, cubin.prints});
@@ -141,7 +65,7 @@ TEST_CASE("a kernel that launches one that prints") {
 }
 
 TEST_CASE("a call of which nothing is known") {
-  Usual through_pointer, into_driver;
+  PrintingCubin through_pointer, into_driver;
   through_pointer.edges.push_back({through_pointer.quiet, -1});
   into_driver.edges.push_back(
       {into_driver.quiet, into_driver.add_outside("__cuda_syscall_cnpv2LaunchDeviceV2")});
@@ -151,7 +75,7 @@ TEST_CASE("a call of which nothing is known") {
 }
 
 TEST_CASE("a device function that prints may be called by any kernel") {
-  Usual cubin;
+  PrintingCubin cubin;
   const int32_t device = cubin.add("device", DEVICE);
   cubin.edges.push_back({cubin.quiet, device});
   CHECK_FALSE(all_may_print(cubin.image()));
@@ -160,18 +84,18 @@ TEST_CASE("a device function that prints may be called by any kernel") {
 }
 
 TEST_CASE("code without a graph that is understood") {
-  Usual usual;
+  PrintingCubin usual;
   Cubin no_edge;
   no_edge.add_outside("vprintf");
   no_edge.add("kernel", KERNEL);
   CHECK(all_may_print(no_edge.image()));
   for (const Edge edge : {Edge{1, 99}, {99, 1}, {-1, 1}, {0, usual.vprintf}}) {
-    Usual cubin;
+    PrintingCubin cubin;
     cubin.edges.push_back(edge);
     CHECK(all_may_print(cubin.image()));
   }
   const auto changed = [](auto change) {
-    Usual cubin;
+    PrintingCubin cubin;
     change(cubin);
     return all_may_print(cubin.image());
   };
@@ -182,7 +106,7 @@ TEST_CASE("code without a graph that is understood") {
   CHECK(changed([](Cubin& c) { c.sections[2].sh_link = 3; }));
   CHECK(changed([](Cubin& c) { c.sections[2].sh_entsize = 16; }));
   CHECK(changed([](Cubin& c) { c.sections.push_back(c.sections[3]); }));
-  Usual no_name, no_end;
+  PrintingCubin no_name, no_end;
   no_name.symbols[1].st_name = ~0u;
   no_end.names += "prints";  // without a NUL
   no_end.symbols[1].st_name = static_cast<uint32_t>(no_end.names.size() - 6);
@@ -191,7 +115,7 @@ TEST_CASE("code without a graph that is understood") {
 }
 
 TEST_CASE("names that overlap") {
-  Usual cubin;
+  PrintingCubin cubin;
   const uint32_t at = cubin.symbols[1].st_name;
   for (int i = 0; i < 1000; ++i) {
     const int32_t again = cubin.add("", KERNEL);
@@ -202,7 +126,7 @@ TEST_CASE("names that overlap") {
 }
 
 TEST_CASE("a cubin that is cut or has other bytes is read within its bounds") {
-  const std::string image = Usual().image();
+  const std::string image = PrintingCubin().image();
   for (size_t length = 0; length < image.size(); ++length) {
     const std::string cut = image.substr(0, length);
     if (cut.find("vprintf") != cut.npos) CHECK(all_may_print(cut));
@@ -225,7 +149,7 @@ TEST_CASE("a fat binary: what any of its entries prints") {
   Cubin later;
   const int32_t kernel = later.add("quiet", KERNEL);
   later.edges.push_back({kernel, later.add_outside("vprintf")});
-  const std::string cubin = entry(Usual().image());
+  const std::string cubin = entry(PrintingCubin().image());
   CHECK_FALSE(printers(fatbin(entry(SILENT))).any());
   CHECK(printers(fatbin(entry(SILENT) + cubin)).has("prints"));
   CHECK_FALSE(printers(fatbin(entry(SILENT) + cubin)).has("quiet"));

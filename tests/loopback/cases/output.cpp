@@ -16,6 +16,7 @@ constexpr char PRINTS[] = R"(.version 7.0
 .address_size 64
 .extern .func (.param .b32 r) vprintf(.param .b64 format, .param .b64 arguments);
 .global .align 1 .b8 text[8] = {112, 114, 105, 110, 116, 101, 100, 0};
+.visible .entry quiet() { ret; }
 .visible .entry prints() {
   .reg .u64 %a<3>;
   .reg .b32 %r;
@@ -146,6 +147,31 @@ TEST_CASE("output: of a stream that has gone, of a graph, of a library's module"
   CU(cuGraphExecDestroy(exec));
   CU(cuGraphDestroy(graph));
   CU(cuStreamDestroy(stream));
+}
+
+// On a GPU that is a cubin, of which the kernels are told apart.
+TEST_CASE("output: of a kernel beside one that prints nothing, in a linked image") {
+  const Gpu gpu;
+  CUlinkState link;
+  void* image;
+  CUmodule module;
+  CUfunction prints, quiet;
+  CU(cuLinkCreate(0, nullptr, nullptr, &link));
+  CU(cuLinkAddData(link, CU_JIT_INPUT_PTX, const_cast<char*>(PRINTS), sizeof PRINTS, "prints", 0,
+                   nullptr, nullptr));
+  CU(cuLinkComplete(link, &image, nullptr));
+  CU(cuModuleLoadData(&module, image));
+  CU(cuLinkDestroy(link));
+  CU(cuModuleGetFunction(&prints, module, "prints"));
+  CU(cuModuleGetFunction(&quiet, module, "quiet"));
+  for (const bool is_printing : {false, true, false}) {
+    const std::string text = output_of([&] {
+      launch(is_printing ? prints : quiet, nullptr);
+      CU(cuStreamSynchronize(nullptr));
+    });
+    CHECK(text == (is_printing ? "printed" : ""));
+  }
+  CU(cuModuleUnload(module));
 }
 
 namespace {
