@@ -8,6 +8,10 @@ namespace kvgpu::worker {
 
 class LanePressure {
  public:
+  // Nobody else has launched of late: not even what add() counts need be known.
+  bool is_none(uint32_t guest_thread) const {
+    return !is_high_ && n_turns_ == 0 && guest_thread == last_thread_;
+  }
   // A launch that another thread than the reader might execute. Returns whether one shall.
   bool add(uint32_t guest_thread) {
     is_relieved_ = false;

@@ -116,9 +116,12 @@ Stream* Lanes::stream_alone(const Task& task) {
 }
 
 bool Lanes::take(const Task& task) {
+  const uint32_t guest_thread = wire::target_thread(task.header.target);
+  if (!are_used_ && pressure_.is_none(guest_thread)) [[likely]]
+    return false;
   Stream* const stream = stream_alone(task);
   if (stream == nullptr) pressure_.interrupt();
-  const bool pays = stream != nullptr && pressure_.add(wire::target_thread(task.header.target));
+  const bool pays = stream != nullptr && pressure_.add(guest_thread);
   // What is held may be what this comes after.
   if (pays && !home_->holds_any() && give(task, *stream)) return true;
   if (are_used_) settle();

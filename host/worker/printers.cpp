@@ -30,7 +30,8 @@ struct Edge {
 };
 
 // What is no part of the image is empty. Nothing in it need be aligned.
-std::span<const std::byte> part(std::span<const std::byte> image, uint64_t offset, uint64_t bytes) {
+std::span<const std::byte> slice(std::span<const std::byte> image, uint64_t offset,
+                                 uint64_t bytes) {
   if (offset > image.size() || bytes > image.size() - offset) return {};
   return image.subspan(offset, bytes);
 }
@@ -48,10 +49,10 @@ struct CallGraph {
   std::string_view names;
 
   explicit CallGraph(std::span<const std::byte> image) {
-    const auto header = items<Elf64_Ehdr>(part(image, 0, sizeof(Elf64_Ehdr)));
+    const auto header = items<Elf64_Ehdr>(slice(image, 0, sizeof(Elf64_Ehdr)));
     if (header.empty() || header[0].e_shentsize != sizeof(Elf64_Shdr)) return;
     const auto sections =
-        items<Elf64_Shdr>(part(image, header[0].e_shoff, header[0].e_shnum * sizeof(Elf64_Shdr)));
+        items<Elf64_Shdr>(slice(image, header[0].e_shoff, header[0].e_shnum * sizeof(Elf64_Shdr)));
     const auto is_graph = [](const Elf64_Shdr& s) { return s.sh_type == SHT_CUDA_CALLGRAPH; };
     const auto graph = std::find_if(sections.begin(), sections.end(), is_graph);
     if (std::count_if(sections.begin(), sections.end(), is_graph) != 1) return;
@@ -61,9 +62,9 @@ struct CallGraph {
     if (table.sh_link >= sections.size() || graph->sh_size % sizeof(Edge) != 0) return;
     const Elf64_Shdr& strings = sections[table.sh_link];
     if (strings.sh_type != SHT_STRTAB) return;
-    edges = items<Edge>(part(image, graph->sh_offset, graph->sh_size));
-    symbols = items<Elf64_Sym>(part(image, table.sh_offset, table.sh_size));
-    const auto text = part(image, strings.sh_offset, strings.sh_size);
+    edges = items<Edge>(slice(image, graph->sh_offset, graph->sh_size));
+    symbols = items<Elf64_Sym>(slice(image, table.sh_offset, table.sh_size));
+    const auto text = slice(image, strings.sh_offset, strings.sh_size);
     names = {reinterpret_cast<const char*>(text.data()), text.size()};
   }
 

@@ -99,6 +99,10 @@ TEST_CASE("lanes are for several threads that launch more than gets done") {
     return is_high;
   };
   CHECK_FALSE(adds(10'000, 1));
+  CHECK(pressure.is_none(0));
+  CHECK_FALSE(pressure.is_none(1));
+  (void)pressure.add(1);
+  CHECK_FALSE(pressure.is_none(1));   // it has come to the other one just now
   CHECK_FALSE(adds(10'000, 2, 500));  // now the one, now the other
   for (int i = 0; i < 1000; ++i) {    // several, and all gets done
     CHECK_FALSE(adds(10, 8));
@@ -108,6 +112,7 @@ TEST_CASE("lanes are for several threads that launch more than gets done") {
   for (int i = 0; i < 1000; ++i) pressure.relieve();  // a moment's rest
   CHECK(adds(1, 8));
   CHECK(adds(3000, 1));  // of one thread that has filled the ring
+  CHECK_FALSE(pressure.is_none(0));
   CHECK_FALSE(adds(10'000, 1));
   CHECK(adds(10'000, 2));
   for (int i = 0; i < 1000; ++i) {  // hardly anything between what only the reader does
