@@ -8,8 +8,8 @@
 // of one guest thread go to one lane; a stream's next record waits until the lane of its last one
 // is through; every other record, those of legacy streams among them, waits until all lanes are, or
 // have given up what cannot go at once: the home executor holds that. So what CUDA orders stays
-// ordered. What two threads give to two streams may reach the driver the
-// other way round, as CUDA does not order it either.
+// ordered. What two threads give to two streams may reach the driver the other way round, as CUDA
+// does not order it either.
 #pragma once
 
 #include <atomic>

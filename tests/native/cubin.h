@@ -10,16 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "fatbin.h"
+
 namespace kvgpu::tests {
 
 inline constexpr uint8_t KERNEL = 0x10, DEVICE = 0;
 inline constexpr uint16_t DEFINED = 7;
 inline constexpr uint32_t CALL_GRAPH = 0x70000001;
-
-template <typename T>
-void put(std::string* to, const T& value) {
-  to->append(reinterpret_cast<const char*>(&value), sizeof value);
-}
 
 struct Edge {
   int32_t caller, callee;

@@ -6,39 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "fatbin.h"
 #include "image.h"
 
 using namespace kvgpu::guest;
+using namespace kvgpu::tests;
 
 namespace {
-
-constexpr uint16_t PTX = 1, ELF = 2;
-
-template <typename T>
-void put(std::string* to, T value) {
-  to->append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-std::string entry(uint16_t kind, uint32_t arch, const std::string& text) {
-  std::string made;
-  put(&made, kind);
-  put(&made, uint16_t{0x101});
-  put(&made, uint32_t{64});
-  put(&made, uint64_t{text.size()});
-  made.append(12, '\0');
-  put(&made, arch);
-  made.append(64 - made.size(), '\0');
-  return made + text;
-}
-
-std::string fatbin(const std::string& entries) {
-  std::string made;
-  put(&made, uint32_t{0xBA55ED50});
-  put(&made, uint16_t{1});
-  put(&made, uint16_t{16});
-  put(&made, uint64_t{entries.size()});
-  return made + entries;
-}
 
 std::string sent(const std::string& image, std::vector<int> majors) {
   const ImageBytes bytes{reinterpret_cast<const std::byte*>(image.data()), image.size()};
@@ -50,10 +24,14 @@ std::string sent(const std::string& image, std::vector<int> majors) {
   return all;
 }
 
-const std::string OF_80 = entry(ELF, 80, "eighty  "), OF_86 = entry(ELF, 86, "eightysix       "),
-                  OF_90 = entry(ELF, 90, "ninety  "), OF_100 = entry(ELF, 100, "blackwell       "),
-                  OF_120 = entry(ELF, 120, "geforce "), TEXT = entry(PTX, 90, "ptx     "),
-                  OTHER = entry(16, 70, "unknown "), OF_NONE = entry(ELF, 0, "of none ");
+const std::string OF_80 = fatbin_entry(ELF_KIND, 80, "eighty  "),
+                  OF_86 = fatbin_entry(ELF_KIND, 86, "eightysix       "),
+                  OF_90 = fatbin_entry(ELF_KIND, 90, "ninety  "),
+                  OF_100 = fatbin_entry(ELF_KIND, 100, "blackwell       "),
+                  OF_120 = fatbin_entry(ELF_KIND, 120, "geforce "),
+                  TEXT = fatbin_entry(PTX_KIND, 90, "ptx     "),
+                  OTHER = fatbin_entry(16, 70, "unknown "),
+                  OF_NONE = fatbin_entry(ELF_KIND, 0, "of none ");
 
 }  // namespace
 

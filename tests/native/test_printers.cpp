@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cubin.h"
+#include "fatbin.h"
 #include "image.h"
 
 using namespace kvgpu::tests;
@@ -20,26 +21,8 @@ Printers printers(const std::string& image) {
 }
 bool all_may_print(const std::string& image) { return printers(image).has("no such kernel"); }
 
-std::string entry(const std::string& code, uint32_t packed_bytes = 0, uint64_t flags = 0) {
-  std::string made;
-  put(&made, uint16_t{2});
-  put(&made, uint16_t{0x101});
-  put(&made, uint32_t{64});
-  put(&made, uint64_t{code.size()});
-  put(&made, packed_bytes);
-  made.append(20, '\0');
-  put(&made, flags);
-  made.append(64 - made.size(), '\0');
-  return made + code;
-}
-
-std::string fatbin(const std::string& entries) {
-  std::string made;
-  put(&made, uint32_t{0xBA55ED50});
-  put(&made, uint16_t{1});
-  put(&made, uint16_t{16});
-  put(&made, uint64_t{entries.size()});
-  return made + entries;
+std::string entry(const std::string& code, Packing packing = {}) {
+  return fatbin_entry(ELF_KIND, 90, code, packing);
 }
 
 const std::string SILENT = "any code", TEXT = ".extern .func vprintf";
@@ -156,6 +139,6 @@ TEST_CASE("a fat binary: what any of its entries prints") {
   CHECK(printers(fatbin(cubin + entry(later.image()))).has("prints"));
   CHECK(printers(fatbin(cubin + entry(later.image()))).has("quiet"));
   CHECK(all_may_print(fatbin(cubin + entry(TEXT))));
-  CHECK(all_may_print(fatbin(entry(SILENT, 4, 0x1000))));
+  CHECK(all_may_print(fatbin(entry(SILENT, {4, 0x1000}))));
   CHECK(all_may_print(fatbin(cubin).substr(0, 200)));
 }

@@ -61,7 +61,7 @@ class SpinThenSleep {
   // The driver itself spins as long as it takes; this gives way to who has something to do.
   static constexpr std::chrono::milliseconds YIELDING{10};
   static constexpr std::chrono::microseconds SHORTEST{20}, LONGEST{2'000};
-  static constexpr std::chrono::microseconds NAP{200};
+  static constexpr std::chrono::microseconds NAP{200};  // a full ring lasts for longer
 
   static std::atomic<long>& n_waiting() {
     static std::atomic<long> n{0};
