@@ -66,36 +66,6 @@ class Spin {
   Clock::time_point begun_;
 };
 
-// Who reads records faster than another processor writes them looks at a line while it is written:
-// it moves and moves, and both take longer for a record than with a slower reader. So after a run
-// of records, nothing being there, it looks again only when there may be many. A record alone, or
-// the few that a program waits for, is seen no later for it; what follows a run may be.
-class Gathering {
- public:
-  void found() {
-    ++n_in_a_row_;
-    has_waited_ = false;
-  }
-  // Nothing was found. False: nor has it waited.
-  bool waits() {
-    if (n_in_a_row_ < A_RUN || has_waited_) {
-      n_in_a_row_ = 0;
-      return false;
-    }
-    has_waited_ = true;
-    const auto end = Spin::Clock::now() + LIMIT;
-    while (Spin::Clock::now() < end) cpu_relax();
-    return true;
-  }
-
- private:
-  static constexpr uint32_t A_RUN = 8;
-  static constexpr std::chrono::microseconds LIMIT{3};  // some 40 launches
-
-  uint32_t n_in_a_row_ = 0;
-  bool has_waited_ = false;
-};
-
 // How long to spin before sleeping, from which one wakes some 50 µs late: longer where what is
 // waited for keeps coming soon after one has gone to sleep (a program that waits a millisecond for
 // its GPU, again and again), else shorter. As hypervisors poll before they halt a processor.

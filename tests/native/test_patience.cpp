@@ -37,22 +37,6 @@ TEST_CASE("with few cores there is none") {
   CHECK(patience.limit() == Spin::alone());
 }
 
-TEST_CASE("after a run of records, and then only, some are let come, once") {
-  Gathering gathering;
-  for (int i = 0; i < 100; ++i) {  // few that somebody waits for, again and again
-    gathering.found();
-    gathering.found();
-    CHECK_FALSE(gathering.waits());
-  }
-  for (int i = 0; i < 100; ++i) gathering.found();
-  const auto begun = Spin::Clock::now();
-  CHECK(gathering.waits());
-  CHECK(Spin::Clock::now() - begun >= 1us);
-  CHECK_FALSE(gathering.waits());  // none came
-  gathering.found();
-  CHECK_FALSE(gathering.waits());
-}
-
 TEST_CASE("a spin ends, and begins again") {
   Spin spin(2ms);
   const auto begun = Spin::Clock::now();

@@ -28,7 +28,13 @@ class Enqueue {
 
   // Fire and forget; on a capturing stream, or where the caller wants to know, with a reply.
   template <typename Body, typename... Parts>
-  [[gnu::always_inline]] CUresult submit(wire::Op op, Body body, Parts... parts) const {
+  CUresult submit(wire::Op op, Body body, const Parts&... parts) const {
+    return submit_in_place(op, body, parts...);
+  }
+  // The same, of a body that need not be copied to be completed.
+  template <typename Body, typename... Parts>
+  [[gnu::always_inline]] CUresult submit_in_place(wire::Op op, Body& body,
+                                                  const Parts&... parts) const {
     body.stream = stream_->handle;
     body.mark = 0;
     if (asks_ || capture() != nullptr) return submit_and_ask(op, body, parts...);

@@ -179,7 +179,7 @@ CUresult launch_on(const Enqueue& enqueue, wire::Op op, Function& function,
   if (attributes.n > 0 || body.param_bytes > function.param_bytes) {
     return launch_unchecked(enqueue, op, function, body, attribute_part, param_part);
   }
-  return enqueue.submit(op, body, attribute_part, param_part);
+  return enqueue.submit_in_place(op, body, attribute_part, param_part);
 }
 
 // What the driver is to print is printed when the program has waited.

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -82,7 +83,7 @@ CUresult Session::tell_share(uint64_t address, uint64_t bytes, uint64_t on) {
   wire::Header header{};
   header.opcode = static_cast<uint16_t>(wire::Op::SHARE);
   header.flags = wire::NOREPLY;
-  return submit(header, Carries::NO_WORK,
+  return submit(&header, 0, Carries::NO_WORK,
                 part(wire::Share{address - reserve_address_space(), bytes, on}));
 }
 
@@ -91,20 +92,30 @@ CUresult Session::tell_share(uint64_t address, uint64_t bytes, uint64_t on) {
 uint64_t Session::expect(Pending* pending) {
   const std::lock_guard lock(pending_mutex_);
   const uint64_t call_id = next_call_id_++;
-  pending_.emplace(call_id, pending);
+  pending_.emplace_back(call_id, pending);
   return call_id;
+}
+
+// Under pending_mutex_. Null: its caller has given up.
+Session::Pending* Session::take_pending(uint64_t call_id) {
+  const auto found = std::ranges::find(pending_, call_id, &Expected::call_id);
+  if (found == pending_.end()) return nullptr;
+  Pending* const pending = found->pending;
+  *found = pending_.back();
+  pending_.pop_back();
+  return pending;
 }
 
 CUresult Session::abandon(uint64_t call_id, CUresult result) {
   const std::lock_guard lock(pending_mutex_);
-  pending_.erase(call_id);
+  (void)take_pending(call_id);
   return result;
 }
 
 CUresult Session::wait_reply(uint64_t call_id, Pending* pending) {
   SpinThenSleep wait;
   for (;;) {
-    pump();
+    pump(pending);
     // acquire: pairs with the release in dispatch()
     if (pending->done.load(std::memory_order_acquire)) return reply_result(*pending);
     if (wait.step()) check_connection();
@@ -123,7 +134,7 @@ CUresult Session::reply_result(const Pending& pending) {
   return pending.result;
 }
 
-void Session::pump() {
+void Session::pump(const Pending* wanted) {
   const std::unique_lock lock(event_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   wire::Header header;
@@ -131,6 +142,8 @@ void Session::pump() {
   while (events_.peek(&header)) {
     events_.take(header, record);
     dispatch(header, record + sizeof header, header.len_bytes - sizeof header);
+    // Whether there is more is in a line that the worker has: who has what it wants does not look.
+    if (wanted != nullptr && wanted->done.load(std::memory_order_relaxed)) break;
   }
   if (events_.error() != RingError::NONE) end(CUDA_ERROR_UNKNOWN, to_string(events_.error()));
   if (events_.unpublished()) events_.publish();
@@ -142,19 +155,18 @@ void Session::dispatch(const wire::Header& header, const std::byte* body, uint32
       wire::Reply reply;
       std::memcpy(&reply, body, sizeof reply);
       const std::lock_guard lock(pending_mutex_);
-      const auto found = pending_.extract(header.call_id);
-      if (found.empty()) return;  // its caller has given up
-      Pending& pending = *found.mapped();
-      if (pending.out != nullptr) {
+      Pending* const pending = take_pending(header.call_id);
+      if (pending == nullptr) return;
+      if (pending->out != nullptr) {
         const uint32_t n = len_bytes - static_cast<uint32_t>(sizeof reply);
-        pending.out->len_bytes = std::min(n, pending.out->capacity_bytes);
-        std::memcpy(pending.out->data, body + sizeof reply, pending.out->len_bytes);
+        pending->out->len_bytes = std::min(n, pending->out->capacity_bytes);
+        std::memcpy(pending->out->data, body + sizeof reply, pending->out->len_bytes);
       }
-      pending.result = static_cast<CUresult>(reply.result);
-      pending.is_deferred = (reply.flags & wire::REPLY_DEFERRED) != 0;
-      pending.time = reply.flags >> wire::REPLY_TIME_SHIFT;
-      pending.len_bytes = len_bytes;
-      pending.done.store(true, std::memory_order_release);
+      pending->result = static_cast<CUresult>(reply.result);
+      pending->is_deferred = (reply.flags & wire::REPLY_DEFERRED) != 0;
+      pending->time = reply.flags >> wire::REPLY_TIME_SHIFT;
+      pending->len_bytes = len_bytes;
+      pending->done.store(true, std::memory_order_release);
       return;
     }
     case wire::Op::CALLBACK: {

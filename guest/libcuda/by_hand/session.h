@@ -94,7 +94,7 @@ class Session {
   // The same for work of the GPU. What a thread gives after work of its own was skipped must not be
   // executed before it has been told: then this sends nothing and returns the deferred error.
   template <typename... Parts>
-  [[gnu::always_inline]] CUresult send_work(wire::Op op, int device, Parts... parts) {
+  [[gnu::always_inline]] CUresult send_work(wire::Op op, int device, const Parts&... parts) {
     return post(op, device, Carries::WORK, parts...);
   }
   // The same of work whose end the program may wait for by a number of this record.
@@ -197,6 +197,10 @@ class Session {
     uint32_t time = 0;         // what the worker took, as the reply says it
     uint32_t len_bytes = 0;    // of the reply
   };
+  struct Expected {
+    uint64_t call_id;
+    Pending* pending;
+  };
   struct HostEntry {
     HostFunction function;  // of a stream; of a graph:
     CUDA_HOST_NODE_PARAMS graph_function{};
@@ -242,15 +246,15 @@ class Session {
   enum class Carries { WORK, MARKED_WORK, NO_WORK };
 
   template <typename... Parts>
-  [[gnu::always_inline]] CUresult post(wire::Op op, int device, Carries what, Parts... parts) {
+  [[gnu::always_inline]] CUresult post(wire::Op op, int device, Carries what,
+                                       const Parts&... parts) {
     if (every_call_waits_) [[unlikely]]
       return ask(op, device, nullptr, what, parts...);
     if (!speaks(op)) return too_new(op);
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
     header.flags = wire::NOREPLY;
-    header.target = wire::make_target(0, static_cast<uint32_t>(device), thread_.number);
-    return submit(header, what, parts...);
+    return submit(&header, device, what, parts...);
   }
   template <typename... Parts>
   CUresult ask(wire::Op op, int device, ReplyBuffer* out, Carries what, Parts... parts) {
@@ -260,16 +264,16 @@ class Session {
     header.opcode = static_cast<uint16_t>(op);
     if (Trace::is_on()) [[unlikely]]
       header.flags = wire::TIMED;
-    header.target = wire::make_target(0, static_cast<uint32_t>(device));
     header.call_id = expect(&pending);
-    const CUresult result = submit(header, what, parts...);
+    const CUresult result = submit(&header, device, what, parts...);
     return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending)
                                   : abandon(header.call_id, result);
   }
   template <typename... Parts>
-  CUresult submit(const wire::Header& header, Carries what, Parts... parts) {
-    const uint32_t len_bytes = sizeof header + (0 + ... + parts.len_bytes);
+  CUresult submit(wire::Header* header, int device, Carries what, const Parts&... parts) {
+    const uint32_t len_bytes = sizeof *header + (0 + ... + parts.len_bytes);
     if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
+    header->target = wire::make_target(0, static_cast<uint32_t>(device), thread_.number);
     {
       std::unique_lock lock(command_mutex_);
       for (;;) {
@@ -277,8 +281,8 @@ class Session {
           if (const CUresult bad = begin_work(lock)) return bad;
         }
         if (!freed_.empty()) [[unlikely]] {
-          const bool is_first = what == Carries::WORK && (header.flags & wire::NOREPLY) != 0 &&
-                                FreedMemory::may_precede(static_cast<wire::Op>(header.opcode));
+          const bool is_first = what == Carries::WORK && (header->flags & wire::NOREPLY) != 0 &&
+                                FreedMemory::may_precede(static_cast<wire::Op>(header->opcode));
           const CUresult bad = is_first ? CUDA_SUCCESS : write_freed();
           if (bad != CUDA_SUCCESS) return bad;
         }
@@ -287,13 +291,13 @@ class Session {
         // Others may have been told of errors, or have freed memory, meanwhile.
         if (const CUresult bad = wait_for_room(len_bytes, &lock)) return bad;
       }
-      commands_.write(header, parts...);
+      commands_.write(*header, parts...);
     }
     if (Trace::is_on()) [[unlikely]]
       Trace::sent(len_bytes);
     if (logs(Level::TRACE)) [[unlikely]] {
-      log(Level::TRACE, "opcode %u, %u bytes, call %llu", header.opcode, len_bytes,
-          static_cast<unsigned long long>(header.call_id));
+      log(Level::TRACE, "opcode %u, %u bytes, call %llu", header->opcode, len_bytes,
+          static_cast<unsigned long long>(header->call_id));
     }
     kick_if_asleep();
     return CUDA_SUCCESS;
@@ -317,12 +321,14 @@ class Session {
   CUresult tell_share(uint64_t address, uint64_t bytes, uint64_t on);
 
   uint64_t expect(Pending* pending);
+  Pending* take_pending(uint64_t call_id);
   CUresult wait_reply(uint64_t call_id, Pending* pending);
   CUresult reply_result(const Pending& pending);
   CUresult abandon(uint64_t call_id, CUresult result);
 
-  // Takes what has come on the event ring, if no other thread is doing so.
-  void pump();
+  // Takes what has come on the event ring, if no other thread is doing so; with `wanted` no more
+  // than that reply and what is before it.
+  void pump(const Pending* wanted = nullptr);
   void dispatch(const wire::Header& header, const std::byte* body, uint32_t len_bytes);
   // Notices the end of the session.
   void check_connection();
@@ -375,7 +381,7 @@ class Session {
   alignas(64) std::mutex event_mutex_;
   Consumer events_;
   std::mutex pending_mutex_;
-  std::unordered_map<uint64_t, Pending*> pending_;
+  std::vector<Expected> pending_;  // few: of each thread that waits
   uint64_t next_call_id_ = 1;
 
   static constinit thread_local Thread thread_;

@@ -6,25 +6,31 @@
 
 namespace kvgpu::guest {
 
+template <typename T>
+constinit thread_local T* object_of_thread = nullptr;
+
+template <typename T>
+[[gnu::noinline]] T& make_for_this_thread() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    (void)pthread_key_create(&made, [](void* ended) {
+      object_of_thread<T> = nullptr;  // another destructor of the thread may need a new one
+      delete static_cast<T*>(ended);
+    });
+    return made;
+  }();
+  object_of_thread<T> = new T;
+  (void)pthread_setspecific(key, object_of_thread<T>);
+  return *object_of_thread<T>;
+}
+
 /// One T for each thread, made at its first use. It is destroyed when the thread ends, but not, as
 /// a thread_local object is, by exit() in the main thread: destructors of libraries still call us
 /// then.
 template <typename T>
 T& of_this_thread() {
-  static constinit thread_local T* object = nullptr;
-  if (object == nullptr) [[unlikely]] {
-    static const pthread_key_t key = [] {
-      pthread_key_t made{};
-      (void)pthread_key_create(&made, [](void* ended) {
-        object = nullptr;  // another destructor of the thread may need a new one
-        delete static_cast<T*>(ended);
-      });
-      return made;
-    }();
-    object = new T;
-    (void)pthread_setspecific(key, object);
-  }
-  return *object;
+  T* const object = object_of_thread<T>;
+  return object != nullptr ? *object : make_for_this_thread<T>();
 }
 
 }  // namespace kvgpu::guest

@@ -73,31 +73,33 @@ class Producer {
 
   // Room for a record of `len_bytes` (with header)? Emits the PAD record that the end of the ring
   // may need. False: not yet, or error() is set. After true, write() may be called once.
-  bool reserve(uint32_t len_bytes) {
+  [[gnu::always_inline]] bool reserve(uint32_t len_bytes) {
     const uint64_t need = wire::padded(len_bytes);
     const uint64_t to_end = ring_bytes_ - (position_ & (ring_bytes_ - 1));
     // One line more than the record: the next commit word is cleared before this record is
     // committed.
     const uint64_t total = (need > to_end ? to_end : 0) + need + wire::RECORD_ALIGN_BYTES;
     if (position_ + total > end_ && !refresh_credit(total)) return false;
-    if (need > to_end) pad(static_cast<uint32_t>(to_end));
+    if (need > to_end) [[unlikely]]
+      pad(static_cast<uint32_t>(to_end));
     return true;
   }
 
   // Header fields except `commit` and `len_bytes` come from `header`; `parts` follow one another as
-  // the body. Straight into the ring: before the commit nobody reads there.
+  // the body. Straight into the ring: before the commit nobody uses what is there.
   template <typename... Parts>
-  void write(wire::Header header, Parts... parts) {
-    std::byte* const to = reinterpret_cast<std::byte*>(word_at(position_));
-    uint32_t len = sizeof(wire::Header);
-    const auto append = [&](const Part& part) {
-      if (part.len_bytes > 0) std::memcpy(to + len, part.data, part.len_bytes);
-      len += part.len_bytes;
+  [[gnu::always_inline]] void write(const wire::Header& header, const Parts&... parts) {
+    const uint32_t len_bytes = (uint32_t{sizeof header} + ... + parts.len_bytes);
+    std::byte* const to = begin(wire::padded(len_bytes));
+    std::byte* end = to + sizeof header;
+    const auto append = [&end](const Part& part) {
+      const uint32_t part_bytes = part.len_bytes;
+      if (part_bytes > 0) std::memcpy(end, part.data, part_bytes);
+      end += part_bytes;
     };
     (append(parts), ...);
-    header.len_bytes = len;
-    write_header(to, header);
-    commit(wire::padded(len));
+    write_header(to, header, len_bytes);
+    commit(to, wire::padded(len_bytes));
   }
 
  private:
@@ -105,33 +107,57 @@ class Producer {
     return reinterpret_cast<uint64_t*>(ring_ + (position & (ring_bytes_ - 1)));
   }
 
-  // All but the commit word.
-  static void write_header(std::byte* to, const wire::Header& header) {
-    constexpr size_t FIRST = sizeof header.commit;
-    std::memcpy(to + FIRST, reinterpret_cast<const std::byte*>(&header) + FIRST,
-                sizeof header - FIRST);
+  // Where the next record is to be written. Stores are seen in order: were the word behind it
+  // cleared last, its line would be waited for while the consumer, looking, takes the record's.
+  std::byte* begin(uint32_t padded_bytes) {
+    store_relaxed(*word_at(position_ + padded_bytes), 0);  // no stale lap is taken for a record
+    return reinterpret_cast<std::byte*>(word_at(position_));
   }
 
-  void commit(uint32_t padded_bytes) {
-    const uint64_t position = position_, next = position + padded_bytes;
-    position_ = next;
-    uint64_t& commit_word = *word_at(position);
-    store_relaxed(*word_at(next), 0);  // so that no stale lap is taken for a record
-    if (weakly_ordered_) store_fence();
+  // All but the commit word, each field by itself: the caller has just stored them so.
+  static void write_header(std::byte* to, const wire::Header& header, uint32_t len_bytes) {
+    const auto put = [to](size_t offset, const auto& field) {
+      std::memcpy(to + offset, &field, sizeof field);
+    };
+    put(offsetof(wire::Header, len_bytes), len_bytes);
+    put(offsetof(wire::Header, opcode), header.opcode);
+    put(offsetof(wire::Header, flags), header.flags);
+    put(offsetof(wire::Header, call_id), header.call_id);
+    put(offsetof(wire::Header, target), header.target);
+    put(offsetof(wire::Header, reserved), header.reserved);
+  }
+
+  void commit(std::byte* record, uint32_t padded_bytes) {
+    const uint64_t position = position_;
+    position_ = position + padded_bytes;
+    if (weakly_ordered_) [[unlikely]]
+      store_fence();
     // release: pairs with the acquire of the commit word in Consumer::peek()
-    store_release(commit_word, position + 1);
-    if (weakly_ordered_) store_fence();  // out of the processor's buffers now
+    store_release(*reinterpret_cast<uint64_t*>(record), position + 1);
+    if (weakly_ordered_) [[unlikely]]
+      return store_fence();  // out of the processor's buffers now
+    prefetch(position + padded_bytes + AHEAD_BYTES, std::min(padded_bytes, MAX_PREFETCH_BYTES));
   }
 
-  void pad(uint32_t len_bytes) {
+  // The consumer has read these lines, a lap ago: the record after the next would wait for them.
+  void prefetch(uint64_t position, uint32_t bytes) const {
+    std::byte* const ring = ring_;
+    const uint64_t mask = ring_bytes_ - 1;
+    for (const uint64_t end = position + bytes; position < end;
+         position += wire::RECORD_ALIGN_BYTES) {
+      prefetch_to_write(ring + (position & mask));
+    }
+  }
+
+  [[gnu::noinline]] void pad(uint32_t len_bytes) {
     wire::Header header{};
-    header.len_bytes = len_bytes;
     header.flags = wire::PAD | wire::NOREPLY;
-    write_header(reinterpret_cast<std::byte*>(word_at(position_)), header);
-    commit(len_bytes);
+    std::byte* const to = begin(len_bytes);
+    write_header(to, header, len_bytes);
+    commit(to, len_bytes);
   }
 
-  bool refresh_credit(uint64_t total) {
+  [[gnu::noinline]] bool refresh_credit(uint64_t total) {
     if (is_shared_) return false;
     // acquire: pairs with the release in Consumer::publish(); what was read there may now be
     // overwritten
@@ -144,6 +170,10 @@ class Producer {
     end_ = credit + ring_bytes_;
     return position_ + total <= end_;
   }
+
+  // A launch's; of longer records the processor finds the lines itself.
+  static constexpr uint32_t AHEAD_BYTES = 2 * wire::RECORD_ALIGN_BYTES;
+  static constexpr uint32_t MAX_PREFETCH_BYTES = 8 * wire::RECORD_ALIGN_BYTES;
 
   std::byte* ring_ = nullptr;
   uint64_t ring_bytes_ = 0;
