@@ -183,9 +183,13 @@ void Session::read_commands() {
   if (own != nullptr) prepare_driver_thread(*driver);
   Spin spin;
   Patience patience;
+  Gathering gathering;
   for (;;) {
     if (read_command() || (own != nullptr && own->release_some())) {
       spin.reset(patience.limit());
+      gathering.found();
+    } else if (gathering.waits()) {
+      continue;
     } else if (own != nullptr && (own->holds_any() || lanes_->are_busy())) {
       spin.wait();
     } else if (!spin.once() && !looks_on(&spin)) {

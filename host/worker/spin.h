@@ -66,6 +66,34 @@ class Spin {
   Clock::time_point begun_;
 };
 
+// Who reads records as fast as another processor writes them looks at each line while it is being
+// written: it moves and moves, and both take longer for a record than with a slower reader. So
+// where many came within a short time, and there is none, it looks again only when there may be
+// many. A real driver's launches take too long for that: no wait there.
+class Gathering {
+ public:
+  void found() { ++n_found_; }
+  // Nothing was found. False: nor has it waited.
+  bool waits() {
+    if (n_found_ < MANY) return false;
+    const Spin::Clock::time_point now = Spin::Clock::now();
+    const bool were_fast = now - begun_ < n_found_ * EACH;
+    begun_ = were_fast ? now + LIMIT : now;
+    n_found_ = 0;
+    if (!were_fast) return false;
+    while (Spin::Clock::now() < begun_) cpu_relax();
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t MANY = 8;
+  static constexpr std::chrono::nanoseconds EACH{300};
+  static constexpr std::chrono::microseconds LIMIT{3};  // some 50 launches
+
+  uint32_t n_found_ = 0;
+  Spin::Clock::time_point begun_;
+};
+
 // How long to spin before sleeping, from which one wakes some 50 µs late: longer where what is
 // waited for keeps coming soon after one has gone to sleep (a program that waits a millisecond for
 // its GPU, again and again), else shorter. As hypervisors poll before they halt a processor.

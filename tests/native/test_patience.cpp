@@ -37,6 +37,25 @@ TEST_CASE("with few cores there is none") {
   CHECK(patience.limit() == Spin::alone());
 }
 
+TEST_CASE("after many records within a short time, and then only, some are let come") {
+  Gathering gathering;
+  const auto find = [&](int n) {
+    for (int i = 0; i < n; ++i) gathering.found();
+  };
+  find(7);
+  CHECK_FALSE(gathering.waits());  // few
+  find(1);
+  CHECK_FALSE(gathering.waits());  // many, since nobody knows when
+  find(1'000);
+  const auto begun = Spin::Clock::now();
+  CHECK(gathering.waits());
+  CHECK(Spin::Clock::now() - begun >= 1us);
+  CHECK_FALSE(gathering.waits());  // none came
+  find(100);
+  std::this_thread::sleep_for(1ms);  // as a driver takes its time for each
+  CHECK_FALSE(gathering.waits());
+}
+
 TEST_CASE("a spin ends, and begins again") {
   Spin spin(2ms);
   const auto begun = Spin::Clock::now();

@@ -11,7 +11,7 @@ MemoryMap& memory_map() {
 }
 
 void MemoryMap::add(MemoryRange range) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   range.buffer_id = next_buffer_id_++;
   range.sync_memops |= range.kind == MemoryKind::MANAGED;
   // When the driver gives an address out anew, what had it is gone: a graph, or a module that
@@ -26,17 +26,17 @@ void MemoryMap::add(MemoryRange range) {
 }
 
 void MemoryMap::add(const Reservation& reservation) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   reservations_[reservation.begin] = reservation.bytes;
 }
 
 void MemoryMap::remove_reservation(uint64_t begin) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   reservations_.erase(begin);
 }
 
 std::optional<Reservation> MemoryMap::find_reservation(uint64_t address) const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto after = reservations_.upper_bound(address);
   if (after == reservations_.begin()) return std::nullopt;
   const auto& [begin, bytes] = *std::prev(after);
@@ -47,7 +47,7 @@ std::optional<Reservation> MemoryMap::find_reservation(uint64_t address) const {
 std::optional<MemoryRange> MemoryMap::find(uint64_t address) const { return find(address, 1); }
 
 std::optional<MemoryRange> MemoryMap::find(uint64_t address, uint64_t bytes) const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   auto at = ranges_.upper_bound(address);
   if (at == ranges_.begin()) return std::nullopt;
   --at;
@@ -69,7 +69,7 @@ std::optional<MemoryRange> MemoryMap::find(uint64_t address, uint64_t bytes) con
 }
 
 std::optional<uint64_t> MemoryMap::address_of(uint64_t gpu_address) const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   for (const auto& [begin, range] : ranges_) {
     if (range.kind != MemoryKind::REGISTERED || range.gpu_begin == 0) continue;
     const uint64_t offset = gpu_address - range.gpu_begin;
@@ -79,7 +79,7 @@ std::optional<uint64_t> MemoryMap::address_of(uint64_t gpu_address) const {
 }
 
 std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
   if (found == ranges_.end() || found->second.kind != kind) return std::nullopt;
   const MemoryRange range = found->second;
@@ -88,7 +88,7 @@ std::optional<MemoryRange> MemoryMap::remove(uint64_t address, MemoryKind kind) 
 }
 
 uint64_t MemoryMap::device_bytes(int device) const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   uint64_t sum = 0;
   for (const auto& [begin, range] : ranges_) {
     const bool allocated = range.kind == MemoryKind::DEVICE || range.kind == MemoryKind::POOL ||
@@ -99,7 +99,7 @@ uint64_t MemoryMap::device_bytes(int device) const {
 }
 
 std::vector<MemoryRange> MemoryMap::mappings_in(uint64_t address, uint64_t bytes) const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   std::vector<MemoryRange> found;
   for (auto at = ranges_.lower_bound(address); at != ranges_.end() && at->first - address < bytes;
        ++at) {
@@ -109,7 +109,7 @@ std::vector<MemoryRange> MemoryMap::mappings_in(uint64_t address, uint64_t bytes
 }
 
 void MemoryMap::set_access(uint64_t address, uint64_t bytes, const CUmemAccessDesc& access) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const CUmemAccess_flags flags = access.flags;
   const bool is_of_device = access.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const uint32_t bit = is_of_device ? 1u << access.location.id : 0;
@@ -132,7 +132,7 @@ void MemoryMap::set_access(uint64_t address, uint64_t bytes, const CUmemAccessDe
 }
 
 std::vector<MemoryRange> MemoryMap::take_mappings(uint64_t address, uint64_t bytes) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   std::vector<MemoryRange> taken;
   auto at = ranges_.lower_bound(address);
   while (at != ranges_.end() && at->first - address < bytes) {
@@ -147,7 +147,7 @@ std::vector<MemoryRange> MemoryMap::take_mappings(uint64_t address, uint64_t byt
 }
 
 bool MemoryMap::open_again(uint64_t address) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
   if (found == ranges_.end() || found->second.kind != MemoryKind::OPENED) return false;
   ++found->second.n_opened;
@@ -155,14 +155,14 @@ bool MemoryMap::open_again(uint64_t address) {
 }
 
 void MemoryMap::close_once(uint64_t address) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
   if (found == ranges_.end() || found->second.kind != MemoryKind::OPENED) return;
   if (--found->second.n_opened == 0) ranges_.erase(found);
 }
 
 void MemoryMap::set_sync_memops(uint64_t address, bool on) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto after = ranges_.upper_bound(address);
   if (after == ranges_.begin()) return;
   MemoryRange& range = std::prev(after)->second;
@@ -170,7 +170,7 @@ void MemoryMap::set_sync_memops(uint64_t address, bool on) {
 }
 
 bool MemoryMap::overlaps(uint64_t address, uint64_t bytes) const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto after = ranges_.lower_bound(address);
   if (after != ranges_.end() && after->first - address < bytes) return true;
   if (after == ranges_.begin()) return false;
@@ -179,7 +179,7 @@ bool MemoryMap::overlaps(uint64_t address, uint64_t bytes) const {
 }
 
 std::vector<MemoryRange> MemoryMap::take_context(const Context& context) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   std::vector<MemoryRange> taken;
   std::erase_if(ranges_, [&](const auto& item) {
     // Mappings belong to no context.
@@ -191,7 +191,7 @@ std::vector<MemoryRange> MemoryMap::take_context(const Context& context) {
 }
 
 void MemoryMap::forget_module(wire::Handle module) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   std::erase_if(ranges_, [&](const auto& item) { return item.second.module == module; });
 }
 

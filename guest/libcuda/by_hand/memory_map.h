@@ -5,10 +5,10 @@
 
 #include <map>
 #include <optional>
-#include <shared_mutex>
 #include <vector>
 
 #include "objects.h"
+#include "short_lock.h"
 
 namespace kvgpu::guest {
 
@@ -99,7 +99,7 @@ class MemoryMap {
   void forget_module(wire::Handle module);
 
  private:
-  mutable std::shared_mutex mutex_;
+  mutable ShortLock mutex_;
   std::map<uint64_t, MemoryRange> ranges_;
   std::map<uint64_t, uint64_t> reservations_;  // begin -> bytes
   uint64_t next_buffer_id_ = 1;

@@ -25,7 +25,7 @@ Session& Session::get() {
 
 // `lock` is free meanwhile. In company all sleep by turns: the worker has thousands of records to
 // execute, and needs the processors.
-CUresult Session::wait_for_room(uint32_t len_bytes, std::unique_lock<CommandLock>* lock) {
+CUresult Session::wait_for_room(uint32_t len_bytes, std::unique_lock<ShortLock>* lock) {
   SpinThenSleep wait(SpinThenSleep::InCompany::NAPS);
   // The lock is held, and what write_freed() has committed was not kicked for: pairs with the
   // worker's fence in sleep_until_kicked().

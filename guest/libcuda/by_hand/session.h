@@ -15,7 +15,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "command_lock.h"
 #include "cuda_api.h"
 #include "freed_memory.h"
 #include "kvgpu/calls.h"
@@ -25,6 +24,7 @@
 #include "kvgpu/ring.h"
 #include "log.h"
 #include "objects.h"
+#include "short_lock.h"
 #include "trace.h"
 
 struct msghdr;
@@ -303,7 +303,7 @@ class Session {
     return CUDA_SUCCESS;
   }
   // These hold command_mutex_. The thread gives work: it has been told of what was skipped.
-  CUresult begin_work(std::unique_lock<CommandLock>& lock) {
+  CUresult begin_work(std::unique_lock<ShortLock>& lock) {
     while (thread_.told != acknowledged_) [[unlikely]] {
       lock.unlock();
       if (const CUresult bad = take_error()) return bad;
@@ -315,7 +315,7 @@ class Session {
   CUresult write_freed();
   // Room is reserved after it. `lock`, held then, too, is free meanwhile: where all wait for room,
   // each has its turn, for the worker may take what several threads give side by side.
-  CUresult wait_for_room(uint32_t len_bytes, std::unique_lock<CommandLock>* lock = nullptr);
+  CUresult wait_for_room(uint32_t len_bytes, std::unique_lock<ShortLock>* lock = nullptr);
   void kick_if_asleep();  // after what was committed, and command_mutex_ given back
   void kick();
   CUresult tell_share(uint64_t address, uint64_t bytes, uint64_t on);
@@ -371,7 +371,7 @@ class Session {
 
   // Lines of their own: who waits for the lock looks at it all the time, and what comes before it
   // is read by all.
-  alignas(64) CommandLock command_mutex_;
+  alignas(64) ShortLock command_mutex_;
   alignas(64) Producer commands_;
   // Of the ring's 256 KiB, for one of several threads that wait for room.
   static constexpr uint64_t SHARE_BYTES = 16 << 10;

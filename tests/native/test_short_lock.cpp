@@ -7,13 +7,13 @@
 #include <thread>
 #include <vector>
 
-#include "command_lock.h"
+#include "short_lock.h"
 
-using kvgpu::guest::CommandLock;
+using kvgpu::guest::ShortLock;
 
 TEST_CASE("one thread at a time, and all have their turn") {
   constexpr int THREADS = 6, TIMES = 20'000;
-  CommandLock lock;
+  ShortLock lock;
   int n = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < THREADS; ++i) {
@@ -29,7 +29,7 @@ TEST_CASE("one thread at a time, and all have their turn") {
 }
 
 TEST_CASE("who sleeps for it is woken") {
-  CommandLock lock;
+  ShortLock lock;
   for (int round = 0; round < 20; ++round) {
     lock.lock();
     std::atomic<int> n_through{0};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Taken and given back for every record: a mutex of one word, a fifth of pthread's instructions.
+// A mutex of one word, a fifth of pthread's instructions: for what every record, or every copy,
+// takes for a moment.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace kvgpu::guest {
 
-class CommandLock {
+class ShortLock {
  public:
   void lock() {
     if (!try_lock()) [[unlikely]]
