@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from benchmarks.served import BenchError, Served
 from benchmarks.sides import N_WAITING, Side, Sides, command_of, with_benchmarks
 
 Figures = dict[str, Figure]
-MeasureSides = dict[str, Callable[[], Figures]]
+MeasureSides = dict[str, Callable[[int], Figures]]  # of the number of the pair
 START_S = 240.0  # torch.compile's first run is the longest
 QUIET_S = 60.0
 
@@ -59,7 +60,7 @@ class Runner:
         for number in range(n):
             # Who is first changes, so that what drifts falls on both.
             order = names if number % 2 == 0 else names[::-1]
-            found = {name: of[name]() for name in order}
+            found = {name: of[name](number) for name in order}
             native = found.pop("native", {})
             (remoted,) = found.values()
             yield Pair(native, remoted)
@@ -93,9 +94,14 @@ class Runner:
             for process in processes.values():
                 process.ask("warm", self._left_s(START_S))
 
-        def measure(process: Served) -> Figures:
+        processors = sorted(os.sched_getaffinity(0))
+
+        def measure(process: Served, number: int) -> Figures:
+            # A processor of a virtual machine may be slower than the next one for as long as all
+            # takes, and programs stay where they are: each pair has another one, both the same.
+            word = f"go {processors[number % len(processors)]}"
             with self._killing(processes):
-                return process.ask("go", self._left_s(subject.limit_s))
+                return process.ask(word, self._left_s(subject.limit_s))
 
         return {name: partial(measure, process) for name, process in processes.items()}
 
@@ -112,7 +118,7 @@ class Runner:
     def _start(self, subject: Subject, rows: list[str]) -> MeasureSides:
         return {name: partial(self._start_once, subject, name, rows) for name in subject.sides}
 
-    def _start_once(self, subject: Subject, name: str, rows: list[str]) -> Figures:
+    def _start_once(self, subject: Subject, name: str, rows: list[str], _number: int) -> Figures:
         host = self._sides.get(name).host
         if host is not None:  # the driver is busy while an earlier session's context goes
             eventually(lambda: not host.worker_pids() and is_full(host, N_WAITING), QUIET_S)
@@ -132,12 +138,12 @@ class Runner:
 
     def _cost(self, subject: Subject, stack: ExitStack) -> MeasureSides:
         if subject.sides == ("remoted",):
-            return {"remoted": lambda: self._sessions(subject)}
+            return {"remoted": lambda _number: self._sessions(subject)}
         processes = {name: self._open(subject, name, stack) for name in subject.sides}
         for process in processes.values():
             process.ask("warm", self._left_s(START_S))
 
-        def measure(name: str) -> Figures:
+        def measure(name: str, _number: int) -> Figures:
             with self._killing(processes):
                 limit_s = self._left_s(subject.limit_s)
                 side = self._sides.get(name)
