@@ -38,6 +38,7 @@ void EventRing::send_parts(wire::Op op, uint64_t call_id, Part first, Part secon
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   producer_.write(header, first, second);
+  producer_.prefetch(len_bytes);
   if (wake_fd_ >= 0) (void)!eventfd_write(wake_fd_, 1);
 }
 

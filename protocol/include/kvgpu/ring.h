@@ -102,6 +102,19 @@ class Producer {
     commit(to, wire::padded(len_bytes));
   }
 
+  // After a record of `len_bytes`, by who is going to write the next ones, too: as many lines, some
+  // records ahead. The consumer has read them, a lap ago, so that writing there would wait for
+  // them.
+  void prefetch(uint32_t len_bytes) const {
+    std::byte* const ring = ring_;
+    const uint64_t mask = ring_bytes_ - 1;
+    uint64_t position = position_ + AHEAD_BYTES;
+    for (const uint64_t end = position + std::min(len_bytes, MAX_PREFETCH_BYTES); position < end;
+         position += wire::RECORD_ALIGN_BYTES) {
+      prefetch_to_write(ring + (position & mask));
+    }
+  }
+
  private:
   uint64_t* word_at(uint64_t position) const {
     return reinterpret_cast<uint64_t*>(ring_ + (position & (ring_bytes_ - 1)));
@@ -135,18 +148,7 @@ class Producer {
     // release: pairs with the acquire of the commit word in Consumer::peek()
     store_release(*reinterpret_cast<uint64_t*>(record), position + 1);
     if (weakly_ordered_) [[unlikely]]
-      return store_fence();  // out of the processor's buffers now
-    prefetch(position + padded_bytes + AHEAD_BYTES, std::min(padded_bytes, MAX_PREFETCH_BYTES));
-  }
-
-  // The consumer has read these lines, a lap ago: the record after the next would wait for them.
-  void prefetch(uint64_t position, uint32_t bytes) const {
-    std::byte* const ring = ring_;
-    const uint64_t mask = ring_bytes_ - 1;
-    for (const uint64_t end = position + bytes; position < end;
-         position += wire::RECORD_ALIGN_BYTES) {
-      prefetch_to_write(ring + (position & mask));
-    }
+      store_fence();  // out of the processor's buffers now
   }
 
   [[gnu::noinline]] void pad(uint32_t len_bytes) {
@@ -171,8 +173,10 @@ class Producer {
     return position_ + total <= end_;
   }
 
-  // A launch's; of longer records the processor finds the lines itself.
+  // A launch's: on an H200's host 4 or 8 were slower, for the consumer's processor reads ahead,
+  // too.
   static constexpr uint32_t AHEAD_BYTES = 2 * wire::RECORD_ALIGN_BYTES;
+  // Of longer records the processor finds the lines itself.
   static constexpr uint32_t MAX_PREFETCH_BYTES = 8 * wire::RECORD_ALIGN_BYTES;
 
   std::byte* ring_ = nullptr;
