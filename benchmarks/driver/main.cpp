@@ -55,11 +55,13 @@ Measure* find(const char* name) {
 
 // From here on this thread runs on that processor, until the kernel finds a better one.
 void move_to(int processor) {
-  cpu_set_t all, one;
-  CPU_ZERO(&one);
-  CPU_SET(processor, &one);
-  if (sched_getaffinity(0, sizeof all, &all) != 0 || sched_setaffinity(0, sizeof one, &one) != 0 ||
-      sched_setaffinity(0, sizeof all, &all) != 0) {
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) std::exit(2);
+  cpu_set_t one = all;
+  for (int other = 0; other < CPU_SETSIZE; ++other) {
+    if (other != processor) CPU_CLR(other, &one);
+  }
+  if (sched_setaffinity(0, sizeof one, &one) != 0 || sched_setaffinity(0, sizeof all, &all) != 0) {
     std::perror("bench_driver: another processor");
     std::exit(2);
   }
