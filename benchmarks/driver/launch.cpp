@@ -57,7 +57,8 @@ void waits(const Gpu& gpu, Effort effort) {
 
 void threads(const Gpu& gpu, Effort effort) {
   constexpr int N_THREADS = 8;
-  const int n = effort.of(100'000);
+  // kvgpu does some thousand launches of each one after the other before it does them side by side.
+  const int n = std::max(effort.of(100'000), 30'000);
   std::vector<CUstream> streams(N_THREADS);
   for (CUstream& stream : streams) MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   std::vector<std::thread> all;
