@@ -42,11 +42,20 @@ TEST_CASE("after many records within a short time, and then only, some are let c
   const auto find = [&](int n) {
     for (int i = 0; i < n; ++i) gathering.found();
   };
+  for (int i = 0; i < 100; ++i) {  // few that somebody waits for, again and again
+    find(2);
+    CHECK_FALSE(gathering.waits());
+    std::this_thread::sleep_for(2us);
+  }
+  find(1'000);
+  std::this_thread::sleep_for(1ms);
+  CHECK_FALSE(gathering.waits());
   find(7);
   CHECK_FALSE(gathering.waits());  // few
   find(1);
-  CHECK_FALSE(gathering.waits());  // many, since nobody knows when
-  find(1'000);
+  std::this_thread::sleep_for(1ms);
+  CHECK_FALSE(gathering.waits());  // many, but not within a short time
+  find(1'000'000);                 // so many that it is a short time wherever this runs
   const auto begun = Spin::Clock::now();
   CHECK(gathering.waits());
   CHECK(Spin::Clock::now() - begun >= 1us);
