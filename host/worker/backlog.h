@@ -6,8 +6,8 @@
 //     that it waits for, and before the next one);
 //   - the legacy stream and the blocking streams of a context wait for each other;
 //   - frees, unloads, resets and synchronisations wait for what they would wait for natively;
-//   - a kernel's attributes change after the launches that were made before, and so do the textures
-//     and surfaces that modules name.
+//   - a kernel's attributes change after the launches that were made before, and before what names
+//     the kernel after that; the textures and surfaces that modules name change likewise.
 // All else overtakes. Handles are found in a record by their tag (PROTOCOL.md §3.2), not by its
 // layout: a number that only looks like one makes a record wait that need not.
 //
@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "handles.h"
 #include "kvgpu/records.h"
 #include "task.h"
 
@@ -93,7 +94,11 @@ class Backlog {
 };
 
 // The stream's window says that the driver would block.
-[[nodiscard]] bool is_full(Session& session, const Task& task);
+[[nodiscard]] bool is_full_by_driver(Session& session, const Task& task);
+[[nodiscard]] inline bool is_full(Session& session, const Task& task) {
+  return task.stream != nullptr && task.stream->window.may_be_full() &&
+         is_full_by_driver(session, task);
+}
 
 template <typename Run>
 int Backlog::release(int limit, Run run) {

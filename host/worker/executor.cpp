@@ -15,190 +15,6 @@
 
 namespace kvgpu::worker {
 
-TaskQueue::TaskQueue() : buffer_(new std::byte[QUEUE_BYTES]) {}
-
-std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
-  const uint64_t bytes = sizeof(Slot) + padded_bytes;
-  uint64_t tail = tail_.load(std::memory_order_relaxed);
-  const uint64_t to_end = QUEUE_BYTES - (tail & (QUEUE_BYTES - 1));
-  const uint64_t total = bytes > to_end ? to_end + bytes : bytes;
-  Spin spin;
-  // acquire: pairs with the release in pop(); what was there is done with
-  while (tail + total - head_.load(std::memory_order_acquire) > QUEUE_BYTES) spin.wait();
-  if (bytes > to_end) {
-    Slot& unused = *slot_at(tail);
-    unused.op = nullptr;
-    unused.bytes = to_end;
-    tail += to_end;
-    tail_.store(tail, std::memory_order_release);
-  }
-  reserved_bytes_ = bytes;
-  return reinterpret_cast<std::byte*>(slot_at(tail) + 1);
-}
-
-bool TaskQueue::has_room(uint32_t padded_bytes) const {
-  const uint64_t used =
-      tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_acquire);
-  // What reserve() leaves unused at the buffer's end is less than the record itself takes.
-  return QUEUE_BYTES - used >= 2 * (sizeof(Slot) + padded_bytes);
-}
-
-void TaskQueue::commit(const Task& task) {
-  const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  *slot_at(tail) = {task.seq, task.position, task.op, reserved_bytes_, *task.wait_for};
-  // seq_cst with the sleeper's flag: either it sees the record, or we see that it sleeps
-  tail_.store(tail + reserved_bytes_, std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_seq_cst) != 0) {
-    sleeping_.store(0, std::memory_order_release);
-    sleeping_.notify_one();
-  }
-}
-
-bool TaskQueue::peek(Task* task) {
-  for (;;) {
-    const uint64_t head = head_.load(std::memory_order_relaxed);
-    // acquire: pairs with the release in commit()
-    if (tail_.load(std::memory_order_acquire) == head) return false;
-    const Slot* slot = slot_at(head);
-    if (slot->op == nullptr) {
-      head_.store(head + slot->bytes, std::memory_order_release);
-      continue;
-    }
-    const auto* record = reinterpret_cast<const std::byte*>(slot + 1);
-    std::memcpy(&task->header, record, sizeof task->header);
-    task->body = {record + sizeof task->header, task->header.len_bytes - sizeof task->header};
-    task->seq = slot->seq;
-    task->position = slot->position;
-    task->op = slot->op;
-    task->wait_for = &slot->wait_for;
-    return true;
-  }
-}
-
-void TaskQueue::wait() {
-  const uint64_t head = head_.load(std::memory_order_relaxed);
-  Spin spin(patience_.limit());
-  while (tail_.load(std::memory_order_acquire) == head) {
-    if (spin.once()) continue;
-    const Spin::Clock::time_point begun = Spin::Clock::now();
-    sleeping_.store(1, std::memory_order_seq_cst);
-    if (tail_.load(std::memory_order_seq_cst) == head) sleeping_.wait(1);
-    sleeping_.store(0, std::memory_order_relaxed);
-    patience_.slept(Spin::Clock::now() - begun);
-    spin.reset(patience_.limit());
-  }
-}
-
-void TaskQueue::pop(const Task&) {
-  const uint64_t head = head_.load(std::memory_order_relaxed);
-  head_.store(head + slot_at(head)->bytes, std::memory_order_release);
-}
-
-Executor::Executor(Session* session, int device, Pool* pool)
-    : session_(session),
-      device_(device),
-      pool_(pool),
-      backlog_(session),
-      cache_(&session->handles) {}
-
-void Executor::start() { std::thread(&Executor::run, this).detach(); }
-
-void Executor::run() {
-  prepare_driver_thread(*session_->driver);
-  for (;;) {
-    if (step()) {
-      spin_.reset();
-    } else if (backlog_.empty()) {
-      queue_.wait();
-    } else {
-      spin_.wait();
-    }
-  }
-}
-
-bool Executor::step() {
-  Task task;
-  if (!queue_.peek(&task)) return release_some();
-  take(task);
-  queue_.pop(task);
-  return true;
-}
-
-void Executor::take(Task& task) {
-  execute(task);
-  done_seq_.store(task.seq, std::memory_order_release);
-  if (!backlog_.empty() && ++since_release_ >= RELEASE_EVERY) (void)release_some();
-}
-
-void Executor::execute(Task& task) {
-  if (task.op->route == Route::BLOCK) return start_blocking(task);
-  // Others may wait for what is held here.
-  if (task.wait_for != nullptr) {
-    for (Spin spin; !session_->have_done(*task.wait_for);) {
-      if (release_held(RELEASE_EVERY) == 0) spin.wait();
-    }
-  }
-  if (task.op->route == Route::ENQUEUE) {
-    EnqueueHead head;
-    if (!task.read(&head)) session_->violation(task);
-    task.cache = &cache_;
-    task.stream = cache_.stream(head.stream);
-    if (task.stream == nullptr || task.stream->context->device != device_)
-      session_->violation(task);
-  }
-  const bool full = is_full(*session_, task);
-  if (full || session_->dependencies.any()) {
-    Uses uses = uses_of(*session_, task);
-    if (full || session_->dependencies.is_behind(task.seq, uses)) {
-      // Who asks does not wait: what would record the event has not even been given to the driver.
-      if (static_cast<wire::Op>(task.header.opcode) == wire::Op::EVENT_QUERY) {
-        return session_->events.reply(task.header.call_id, CUDA_ERROR_NOT_READY, {});
-      }
-      return hold(task, std::move(uses));
-    }
-  }
-  run_task(*session_, task);
-}
-
-// What waits for the device inside the driver (quiet.h).
-static bool frees_memory(const Task& task) {
-  return task.op->handler == &mem_free_v2 || task.op->handler == &array_destroy ||
-         task.op->handler == &mipmapped_array_destroy;
-}
-
-// The caller waits for the reply: the record may leave ring order from here on.
-void Executor::start_blocking(Task task) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
-  task.body = *bytes;
-  std::shared_ptr<Quiet> quiet;
-  if (frees_memory(task)) quiet = std::make_shared<Quiet>(*session_, device_);
-  const DeviceSeqs before = task.wait_for == nullptr ? DeviceSeqs{} : *task.wait_for;
-  const bool accepted = pool_->submit([session = session_, task, bytes, quiet, before] {
-    session->wait_for_others(before);
-    if (session->dependencies.any()) {
-      session->dependencies.wait(task.seq, uses_of(*session, task));
-    }
-    if (quiet != nullptr) quiet->wait();
-    run_task(*session, task);
-  });
-  if (!accepted) session_->violation(task);
-}
-
-void Executor::hold(const Task& task, Uses uses) {
-  // Where the backlog is full, too, the ring fills and the guest waits, as it would natively.
-  Spin spin;
-  while (!backlog_.has_room()) {
-    if (release_held(RELEASE_EVERY) == 0) spin.wait();
-  }
-  backlog_.hold(task, std::move(uses));
-}
-
-int Executor::release_held(int limit) {
-  since_release_ = 0;
-  if (backlog_.empty()) return 0;
-  return backlog_.release(limit, [this](const Task& task) { run_task(*session_, task); });
-}
-
 namespace {
 
 CUresult write_number(Session& session, Stream& stream, uint64_t number) {
@@ -266,35 +82,32 @@ void tell_of_functions(Session& session, const Task& task, CUresult why) {
   }
 }
 
-}  // namespace
+void note_failure(Session& session, const Task& task, CUresult result) {
+  if (result != CUDA_ERROR_NOT_READY) session.activity.fail(task.op->name, result);
+  if (!is_sticky(result) && task.wants_reply()) return;
+  log("%s (record at %llu): %s", task.op->name, static_cast<unsigned long long>(task.position),
+      error_name(*session.driver, result).c_str());
+  if (!task.wants_reply() && !task.op->may_answer_late(result)) {
+    // The guest's library should have answered this itself: a mistake of ours, not the
+    // program's. The session is poisoned all the same, so nothing reads what was not written.
+    log("BUG: %s may not answer %s late: it is not in its `deferred` list (protocol/api.toml)",
+        task.op->name, error_name(*session.driver, result).c_str());
+  }
+  if (is_sticky(result)) session.print_last_words();
+  session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
+}
 
-void run_task(Session& session, const Task& task) {
+// In one function with who takes a record: of a call in a call in a call the processor mispredicts
+// the returns, once the driver has called deep enough.
+[[gnu::always_inline]] inline void perform(Session& session, const Task& task) {
   using Clock = std::chrono::steady_clock;
   const bool is_timed = (task.header.flags & wire::TIMED) != 0;
   const Clock::time_point begun = is_timed ? Clock::now() : Clock::time_point{};
   ReplyWriter reply;
-  CUresult result;
   const bool is_skipped = !task.op->runs_poisoned && session.poison.stops(task.seq);
-  if (is_skipped) {
-    result = session.poison.error();
-  } else {
-    result = call_handler(session, task, reply);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-      session.activity.fail(task.op->name, result);
-    }
-    if (result != CUDA_SUCCESS && (is_sticky(result) || !task.wants_reply())) {
-      log("%s (record at %llu): %s", task.op->name, static_cast<unsigned long long>(task.position),
-          error_name(*session.driver, result).c_str());
-      if (!task.wants_reply() && !task.op->may_answer_late(result)) {
-        // The guest's library should have answered this itself: a mistake of ours, not the
-        // program's. The session is poisoned all the same, so nothing reads what was not written.
-        log("BUG: %s may not answer %s late: it is not in its `deferred` list (protocol/api.toml)",
-            task.op->name, error_name(*session.driver, result).c_str());
-      }
-      if (is_sticky(result)) session.print_last_words();
-      session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
-    }
-  }
+  const CUresult result = is_skipped ? session.poison.error() : call_handler(session, task, reply);
+  if (!is_skipped && result != CUDA_SUCCESS) [[unlikely]]
+    note_failure(session, task, result);
   if (task.wants_reply()) {
     uint32_t flags = is_skipped ? wire::REPLY_DEFERRED : 0;
     if (is_timed) flags |= wire::reply_time(Clock::now() - begun);
@@ -302,6 +115,117 @@ void run_task(Session& session, const Task& task) {
   } else if (result != CUDA_SUCCESS) {
     tell_of_functions(session, task, result);
   }
+}
+
+}  // namespace
+
+void run_task(Session& session, const Task& task) { perform(session, task); }
+
+Executor::Executor(Session* session, int device, Pool* pool)
+    : session_(session),
+      device_(device),
+      pool_(pool),
+      backlog_(session),
+      cache_(&session->handles) {}
+
+void Executor::start() { std::thread(&Executor::run, this).detach(); }
+
+void Executor::run() {
+  prepare_driver_thread(*session_->driver);
+  for (;;) {
+    if (step()) {
+      spin_.reset();
+    } else if (backlog_.empty()) {
+      queue_.wait();
+    } else {
+      spin_.wait();
+    }
+  }
+}
+
+bool Executor::step() {
+  Task task;
+  if (!queue_.peek(&task)) return release_some();
+  take(task);
+  queue_.pop(task);
+  return true;
+}
+
+[[gnu::always_inline]] inline void Executor::execute(Task& task) {
+  if (task.op->route == Route::BLOCK) return start_blocking(task);
+  // Others may wait for what is held here.
+  if (task.wait_for != nullptr) {
+    for (Spin spin; !session_->have_done(*task.wait_for);) {
+      if (release_held(RELEASE_EVERY) == 0) spin.wait();
+    }
+  }
+  if (task.op->route == Route::ENQUEUE) {
+    EnqueueHead head;
+    if (!task.read(&head)) session_->violation(task);
+    task.cache = &cache_;
+    task.stream = cache_.stream(head.stream);
+    if (task.stream == nullptr || task.stream->context->device != device_)
+      session_->violation(task);
+  }
+  const bool full = is_full(*session_, task);
+  if (full || session_->dependencies.any()) {
+    Uses uses = uses_of(*session_, task);
+    if (full || session_->dependencies.is_behind(task.seq, uses)) {
+      // Who asks does not wait: what would record the event has not even been given to the driver.
+      if (static_cast<wire::Op>(task.header.opcode) == wire::Op::EVENT_QUERY) {
+        return session_->events.reply(task.header.call_id, CUDA_ERROR_NOT_READY, {});
+      }
+      return hold(task, std::move(uses));
+    }
+  }
+  perform(*session_, task);
+}
+
+void Executor::take(Task& task) {
+  execute(task);
+  done_seq_.store(task.seq, std::memory_order_release);
+  if (session_->dependencies.any() && ++since_release_ >= RELEASE_EVERY) {
+    (void)session_->release_some(*this);
+  }
+}
+
+// What waits for the device inside the driver (quiet.h).
+static bool frees_memory(const Task& task) {
+  return task.op->handler == &mem_free_v2 || task.op->handler == &array_destroy ||
+         task.op->handler == &mipmapped_array_destroy;
+}
+
+// The caller waits for the reply: the record may leave ring order from here on.
+void Executor::start_blocking(Task task) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
+  task.body = *bytes;
+  std::shared_ptr<Quiet> quiet;
+  if (frees_memory(task)) quiet = std::make_shared<Quiet>(*session_, device_);
+  const DeviceSeqs before = task.wait_for == nullptr ? DeviceSeqs{} : *task.wait_for;
+  const bool accepted = pool_->submit([session = session_, task, bytes, quiet, before] {
+    session->wait_for_others(before);
+    if (session->dependencies.any()) {
+      session->dependencies.wait(task.seq, uses_of(*session, task));
+    }
+    if (quiet != nullptr) quiet->wait();
+    run_task(*session, task);
+  });
+  if (!accepted) session_->violation(task);
+}
+
+void Executor::hold(const Task& task, Uses uses) {
+  // Where the backlog is full, too, the ring fills and the guest waits, as it would natively.
+  Spin spin;
+  while (!backlog_.has_room()) {
+    if (!session_->release_some(*this)) spin.wait();
+  }
+  backlog_.hold(task, std::move(uses));
+}
+
+int Executor::release_held(int limit) {
+  since_release_ = 0;
+  if (backlog_.empty()) return 0;
+  return backlog_.release(limit, [this](const Task& task) { run_task(*session_, task); });
 }
 
 }  // namespace kvgpu::worker

@@ -53,7 +53,7 @@ class Lane {
   std::atomic<bool> has_given_up_{false};  // release by each side, acquire by the other
 };
 
-// Of the thread that reads and executes the records of a device.
+// Of the thread that reads and executes the records, for those of a device.
 class Lanes {
  public:
   Lanes(Session* session, Executor* home);
@@ -66,14 +66,15 @@ class Lanes {
   bool are_busy();
   // And it has been for so long that the reader sleeps.
   void rest() { pressure_.end(); }
+  bool are_of(const Executor& executor) const { return &executor == home_; }
+  // Returns once all that the lanes have been given is done, or held where it has to wait.
+  void settle();
 
  private:
   Stream* stream_alone(const Task& task);  // null: not a lane's record
   bool give(const Task& task, Stream& stream);
   void start();
   bool any_has_given_up() const;
-  // Returns once all that the lanes have been given is done, or held where it has to wait.
-  void settle();
 
   Session* const session_;
   Executor* const home_;

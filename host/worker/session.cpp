@@ -167,9 +167,9 @@ void Session::wait_for_others(const DeviceSeqs& before) const {
 }
 
 bool Session::read_command() {
-  wire::Header header;
-  if (commands_.peek(&header)) {
-    handle_record(header);
+  Task task;
+  if (commands_.peek(&task.header)) [[likely]] {
+    handle_record(task);
     return true;
   }
   if (commands_.error() != RingError::NONE) {
@@ -179,21 +179,22 @@ bool Session::read_command() {
 }
 
 void Session::read_commands() {
-  Executor* const own = executes_here_ ? executors_[0].get() : nullptr;
-  if (own != nullptr) prepare_driver_thread(*driver);
+  prepare_driver_thread(*driver);
   Spin spin;
   Patience patience;
   Gathering gathering;
   for (;;) {
-    if (read_command() || (own != nullptr && own->release_some())) {
+    uint32_t n_found = 0;
+    while (read_command() || (executes_here_ && release_some_of_all())) ++n_found;
+    if (n_found > 0) {
       spin.reset(patience.limit());
-      gathering.found();
+      gathering.found(n_found);
     } else if (gathering.waits()) {
       continue;
-    } else if (own != nullptr && (own->holds_any() || lanes_->are_busy())) {
+    } else if (executes_here_ && holds_any()) {
       spin.wait();
     } else if (!spin.once() && !looks_on(&spin)) {
-      if (own != nullptr) lanes_->rest();
+      if (lanes_ != nullptr) lanes_->rest();
       const Spin::Clock::time_point begun = Spin::Clock::now();
       sleep_until_kicked();
       patience.slept(Spin::Clock::now() - begun);
@@ -226,9 +227,8 @@ void Session::sleep_until_kicked() {
   store_release(host_page->need_wakeup, 0);
 }
 
-void Session::handle_record(const wire::Header& header) {
-  Task task;
-  task.header = header;
+void Session::handle_record(Task& task) {
+  const wire::Header& header = task.header;
   task.seq = ++seq_;
   task.position = commands_.position();
   task.op = find_op(header.opcode);
@@ -240,18 +240,25 @@ void Session::handle_record(const wire::Header& header) {
   const bool direct = task.op->route == Route::DIRECT;
   if (wire::target_endpoint(header.target) != 0 || device >= executors_.size()) violation(task);
   Executor& executor = *executors_[device];
-  if (direct || executes_here_) {
-    alignas(8) std::byte record[wire::MAX_RECORD_BYTES];
-    commands_.take(header, record);
-    task.body = {record + sizeof header, header.len_bytes - sizeof header};
+  if (direct || (executes_here_ && !are_several_at_work(task, executor))) {
+    alignas(16) std::byte body[wire::MAX_RECORD_BYTES];
+    commands_.take_body(header, body);
+    commands_.prefetch();
+    task.body = {body, header.len_bytes - sizeof header};
     if (direct) return handle_direct(task);
-    if (!lanes_->take(task)) executor.take(task);
+    if (lanes_ == nullptr || !lanes_->take(task)) executor.take(task);
     return;
   }
+  hand_over(task, executor);
+}
+
+// To the executor's thread.
+void Session::hand_over(Task task, Executor& executor) {
+  const wire::Header& header = task.header;
   std::byte* const record = executor.queue().reserve(wire::padded(header.len_bytes));
   commands_.take(header, record);
   task.body = {record + sizeof header, header.len_bytes - sizeof header};
-  const DeviceSeqs wait_for = device_order_.place(task, device);
+  const DeviceSeqs wait_for = device_order_.place(task, wire::target_device(header.target));
   task.wait_for = &wait_for;
   executor.queue().commit(task);
 }
@@ -263,12 +270,49 @@ void Session::handle_direct(const Task& task) {
 }
 
 void Session::start() {
-  executes_here_ = executors_.size() == 1;
-  if (executes_here_) lanes_ = std::make_unique<Lanes>(this, executors_[0].get());
-  for (const auto& executor : executors_) {
-    if (!executes_here_) executor->start();
-  }
+  executes_here_ = true;
   watcher.start();
+}
+
+// From this record on, which is the first that is not executed here.
+bool Session::are_several_at_work(const Task& task, Executor& executor) {
+  if (task.op->route != Route::ENQUEUE) return false;
+  if (lanes_ == nullptr) lanes_ = std::make_unique<Lanes>(this, &executor);
+  if (lanes_->are_of(executor)) [[likely]]
+    return false;
+  if (task.seq - elsewhere_since_ > ELSEWHERE_WITHIN) {
+    elsewhere_since_ = task.seq;
+    n_elsewhere_ = 0;
+  }
+  if (++n_elsewhere_ < MUCH_ELSEWHERE) return false;
+  give_each_a_thread();
+  return true;
+}
+
+// What has been executed or is held so far needs no order any more but that of what is held.
+void Session::give_each_a_thread() {
+  lanes_->settle();
+  executes_here_ = false;
+  log("several devices have work: a thread each from record %llu on",
+      static_cast<unsigned long long>(seq_));
+  for (const auto& executor : executors_) executor->start();
+}
+
+// `executes_here_` is the reader's, and written last before the executors' threads start.
+bool Session::release_some(Executor& executor) {
+  return executes_here_ ? release_some_of_all() : executor.release_some();
+}
+
+bool Session::release_some_of_all() {
+  bool any = false;
+  for (const auto& executor : executors_) any |= executor->release_some();
+  return any;
+}
+
+// What may go later, without another record.
+bool Session::holds_any() const {
+  const auto holds = [](const auto& executor) { return executor->holds_any(); };
+  return std::ranges::any_of(executors_, holds) || (lanes_ != nullptr && lanes_->are_busy());
 }
 
 bool Session::execute_one() {

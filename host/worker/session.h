@@ -182,11 +182,19 @@ class Session {
   [[nodiscard]] bool have_done(const DeviceSeqs& before) const;
   // Waits until they have.
   void wait_for_others(const DeviceSeqs& before) const;
+  // Executes some of what is held and may go by now, of all that the executor's thread has: what it
+  // holds itself may wait for that. False: there is none.
+  bool release_some(Executor& executor);
 
  private:
   void uncount(const DeviceRange& range);  // from device_ranges_
   CUresult register_range(uint64_t address, uint64_t len_bytes);
-  void handle_record(const wire::Header& header);
+  void handle_record(Task& task);  // whose header has been read
+  [[nodiscard]] bool are_several_at_work(const Task& task, Executor& executor);
+  void give_each_a_thread();
+  bool release_some_of_all();
+  bool holds_any() const;
+  void hand_over(Task task, Executor& executor);
   void handle_direct(const Task& task);
   bool looks_on(Spin* spin) const;
   void sleep_until_kicked();
@@ -196,11 +204,15 @@ class Session {
   Pool linker_;
   std::vector<std::unique_ptr<Executor>> executors_;
   DeviceOrder device_order_;
-  // Of one device all records are executed by the thread that reads them: a hop to another one
-  // would cost each launch that is waited for its time, and a second processor. But for launches of
-  // several threads that are too many for one (lanes.h).
+  // As long as one device does nearly all the work, all records are executed by the thread that
+  // reads them: a hop to another one would cost each launch that is waited for its time, and a
+  // second processor. But for launches of several threads that are too many for one (lanes.h).
   bool executes_here_ = false;
-  std::unique_ptr<Lanes> lanes_;  // where that is so
+  std::unique_ptr<Lanes> lanes_;  // of that device, once it has work
+  // The others' work: how much, since which record.
+  static constexpr uint32_t MUCH_ELSEWHERE = 256, ELSEWHERE_WITHIN = 4096;
+  uint32_t n_elsewhere_ = 0;
+  uint64_t elsewhere_since_ = 0;
   uint64_t seq_ = 0;
   uint64_t n_sleeps_ = 0;
   std::mutex creation_mutex_;  // of streams

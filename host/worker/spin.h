@@ -72,7 +72,7 @@ class Spin {
 // many. A real driver's launches take too long for that: no wait there.
 class Gathering {
  public:
-  void found() { ++n_found_; }
+  void found(uint32_t n) { n_found_ += n; }
   // Nothing was found. False: nor has it waited.
   bool waits() {
     if (n_found_ < MANY) return false;

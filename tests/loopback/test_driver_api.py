@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from framework.loopback import BUILD, LOOPBACK, Loopback, case_filter, case_names, loopback
 
+TWO_IN_TURN = "peers: two devices in turn, each behind the other's events"
+
 
 def test_cases_are_built() -> None:
     assert len(case_names()) >= 20, f"{LOOPBACK}/driver_cases is missing or short: make build"
@@ -46,6 +48,13 @@ def two_devices() -> Iterator[Loopback]:
 def test_case_on_two_devices(two_devices: Loopback, case: str) -> None:
     check_on_the_software_gpu_itself(case, KVGPU_SOFTWARE_GPU_DEVICES="2")
     assert "1 passed" in two_devices.check(LOOPBACK / "driver_cases", case_filter(case))
+
+
+def test_devices_have_a_thread_each_once_several_have_work(two_devices: Loopback) -> None:
+    for case, told in (("peers: a device is no peer of itself", 0), (TWO_IN_TURN, 1)):
+        earlier = two_devices.logs().count("a thread each")
+        two_devices.check(LOOPBACK / "driver_cases", case_filter(case))
+        assert two_devices.logs().count("a thread each") - earlier == told
 
 
 @pytest.mark.parametrize("case", [c for c in case_names() if c.startswith(("event", "progress"))])

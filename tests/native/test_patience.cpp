@@ -39,9 +39,7 @@ TEST_CASE("with few cores there is none") {
 
 TEST_CASE("after many records within a short time, and then only, some are let come") {
   Gathering gathering;
-  const auto find = [&](int n) {
-    for (int i = 0; i < n; ++i) gathering.found();
-  };
+  const auto find = [&](int n) { gathering.found(n); };
   for (int i = 0; i < 100; ++i) {  // few that somebody waits for, again and again
     find(2);
     CHECK_FALSE(gathering.waits());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernel launches. Parameters arrive laid out as the kernel wants them and go on as one buffer.
-#include <vector>
+#include <memory>
 
 #include "generated/handlers.gen.h"
 #include "handle_cache.h"
@@ -17,7 +17,7 @@ struct Launch {
   CUfunction function;
   std::span<const std::byte> attributes;
   std::span<const std::byte> params;
-  std::vector<std::byte> copied;  // where they came through the slab
+  std::unique_ptr<std::byte[]> copied;  // where they came through the slab
 };
 
 // Parameters in the slab are copied once, like everything the guest can still write to.
@@ -28,8 +28,9 @@ bool copy_params(Session& session, std::span<const std::byte> rest, Launch* laun
   std::memcpy(&slab_off, rest.data(), sizeof slab_off);
   if (slab_off > SLAB_BYTES || bytes > SLAB_BYTES - slab_off) return false;
   const std::byte* const first = session.slab() + slab_off;
-  launch->copied.assign(first, first + bytes);
-  launch->params = launch->copied;
+  launch->copied.reset(new std::byte[bytes]);
+  std::memcpy(launch->copied.get(), first, bytes);
+  launch->params = {launch->copied.get(), bytes};
   return true;
 }
 

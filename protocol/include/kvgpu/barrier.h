@@ -31,6 +31,8 @@ inline void store_relaxed(uint64_t& word, uint64_t value) {
 // time.
 inline void fence_full() { __asm__ __volatile__("lock; orl $0, (%%rsp)" ::: "memory", "cc"); }
 
+inline void compiler_fence() { __asm__ __volatile__("" ::: "memory"); }
+
 // Write-combining memory (a region that the guest cannot have write-back) knows no order of stores,
 // none of loads, and none of both, but by these.
 inline void store_fence() { __builtin_ia32_sfence(); }
@@ -45,6 +47,7 @@ inline void cpu_relax() { __builtin_ia32_pause(); }
 inline void prefetch_to_write(const void* line) {
   __asm__("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
 }
+inline void prefetch_to_read(const void* line) { __builtin_prefetch(line); }
 
 // Copy 8-byte words out of shared memory, each loaded exactly once: what was checked is what is
 // used.

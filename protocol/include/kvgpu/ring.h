@@ -206,12 +206,12 @@ class Consumer {
     for (;;) {
       const uint64_t* const at = word_at(position_);
       // acquire: pairs with the release in Producer::commit()
-      if (load_acquire(*at) != position_ + 1) return false;
+      if (load_acquire(*at) != position_ + 1) {
+        caught_up_ = position_;
+        return false;
+      }
       if (weakly_ordered_) load_fence();
-      uint64_t words[sizeof(wire::Header) / 8];
-      copy_words_in(words + 1, at + 1, sizeof(wire::Header) / 8 - 1);
-      words[0] = position_ + 1;
-      std::memcpy(header, words, sizeof *header);
+      copy_header(at, header);
       if (!check(*header)) return false;
       if (!(header->flags & wire::PAD)) return true;
       advance(header->len_bytes);
@@ -221,17 +221,26 @@ class Consumer {
   // The whole record of a peeked header: `to` has room for padded(len) bytes. The header is the
   // checked copy, not read again.
   void take(const wire::Header& header, void* to) {
-    const uint64_t* const at = word_at(position_);
-    auto* const words = static_cast<uint64_t*>(to);
-    std::memcpy(words, &header, sizeof header);
-    // Four words at a time: a record ends with a line.
-    for (size_t i = sizeof header / 8; i < (header.len_bytes + 7) / 8; i += 4) {
-      words[i] = load_relaxed(at[i]);
-      words[i + 1] = load_relaxed(at[i + 1]);
-      words[i + 2] = load_relaxed(at[i + 2]);
-      words[i + 3] = load_relaxed(at[i + 3]);
+    std::memcpy(to, &header, sizeof header);
+    take_body(header, static_cast<std::byte*>(to) + sizeof header);
+  }
+  // What follows the header, likewise, half a line at a time: a record ends with a line.
+  void take_body(const wire::Header& header, std::byte* to) {
+    constexpr size_t STEP = sizeof header;
+    const auto* const from = reinterpret_cast<const std::byte*>(word_at(position_));
+    for (size_t at = STEP; at < header.len_bytes; at += STEP, to += STEP) {
+      std::memcpy(to, from + at, STEP);
     }
+    compiler_fence();  // from here on the copy is what is used
     advance(header.len_bytes);
+  }
+
+  // Before the record just taken is executed: the next one's lines come meanwhile. Not where the
+  // producer may be about to write it, who would have to fetch them back.
+  void prefetch() const {
+    if (position_ - caught_up_ < FAR_BEHIND_BYTES) return;
+    prefetch_to_read(word_at(position_));
+    prefetch_to_read(word_at(position_ + wire::RECORD_ALIGN_BYTES));
   }
 
   // Give space back. Done by itself every eighth of the ring; call it when idle.
@@ -246,6 +255,14 @@ class Consumer {
  private:
   const uint64_t* word_at(uint64_t position) const {
     return reinterpret_cast<const uint64_t*>(ring_ + (position & (ring_bytes_ - 1)));
+  }
+
+  // Each word by itself, as it was loaded: a wider load would wait for the stores.
+  void copy_header(const uint64_t* at, wire::Header* header) const {
+    auto* const to = reinterpret_cast<std::byte*>(header);
+    const auto put = [to](size_t i, uint64_t word) { std::memcpy(to + 8 * i, &word, sizeof word); };
+    put(0, position_ + 1);
+    for (size_t i = 1; i < sizeof *header / 8; ++i) put(i, load_relaxed(at[i]));
   }
 
   bool check(const wire::Header& header) {
@@ -264,11 +281,14 @@ class Consumer {
     if (position_ - published_ >= ring_bytes_ / 8) publish();
   }
 
+  static constexpr uint64_t FAR_BEHIND_BYTES = 16 * wire::RECORD_ALIGN_BYTES;
+
   const std::byte* ring_ = nullptr;
   uint64_t ring_bytes_ = 0;
   uint64_t* credit_word_ = nullptr;
   uint64_t position_ = 0;
   uint64_t published_ = 0;
+  uint64_t caught_up_ = 0;  // where there was nothing last
   bool weakly_ordered_ = false;
   RingError error_ = RingError::NONE;
 };

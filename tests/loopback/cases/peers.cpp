@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices that reach each other's memory. With one device only what is refused remains.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "virtual_memory.h"
 
 namespace {
@@ -28,6 +32,17 @@ bool can_access(CUdevice device, CUdevice peer) {
   int can = 99;
   CU(cuDeviceCanAccessPeer(&can, device, peer));
   return can != 0;
+}
+
+// As it does all that changes what a context may do.
+void check_enabling_ends_capture(CUcontext peer) {
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CU_IS(cuCtxEnablePeerAccess(peer, 0), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CU_IS(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CU(cuStreamDestroy(stream));
 }
 
 }  // namespace
@@ -74,6 +89,7 @@ TEST_CASE("peers: kernels reach what they were enabled to, copies reach all") {
   CU(cuCtxSetCurrent(gpu.context));
   CU_IS(cuCtxDisablePeerAccess(second.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
   CU_IS(cuCtxEnablePeerAccess(second.context, 1), CUDA_ERROR_INVALID_VALUE);
+  check_enabling_ends_capture(second.context);
   CU(cuCtxEnablePeerAccess(second.context, 0));
   CU_IS(cuCtxEnablePeerAccess(second.context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   CUdeviceptr at = there.dptr;
@@ -146,4 +162,110 @@ TEST_CASE("copies: batches in three dimensions") {
   ops[1].src.op.ptr.rowLength = 4;  // shorter than the copy is wide
   CU_IS(cuMemcpy3DBatchAsync(2, ops, 0, stream), CUDA_ERROR_INVALID_VALUE);
   CU(cuStreamDestroy(stream));
+}
+
+// The worker gives each device a thread when several have much to do: some way into this.
+TEST_CASE("peers: two devices in turn, each behind the other's events") {
+  const Gpu gpu;
+  if (n_devices() < 2) {
+    MESSAGE("no two devices");
+    return;
+  }
+  constexpr int ROUNDS = 400, BETWEEN_WAITS = 50;
+  struct Side {
+    CUcontext context;
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUdeviceptr data = 0;
+    explicit Side(CUcontext current) : context(current) {
+      CU(cuModuleLoadData(&module, kernels_ptx()));
+      CU(cuModuleGetFunction(&function, module, "add_one"));
+      CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+      CU(cuMemAlloc(&data, sizeof(int)));
+      CU(cuMemsetD32(data, 0, 1));
+      CU(cuCtxSynchronize());
+    }
+    // The other's number and one more.
+    void follow(const Side& other) {
+      CU(cuCtxSetCurrent(context));
+      CU(cuStreamWaitEvent(stream, other.event, 0));
+      CU(cuMemcpyPeerAsync(data, context, other.data, other.context, sizeof(int), stream));
+      int n = 1;
+      launch(function, stream, {&data, &n});
+      CU(cuEventRecord(event, stream));
+    }
+    void end() {
+      CU(cuCtxSetCurrent(context));
+      CU(cuMemFree(data));
+      CU(cuEventDestroy(event));
+      CU(cuStreamDestroy(stream));
+      CU(cuModuleUnload(module));
+    }
+  };
+  Side here(gpu.context);
+  const Second second(gpu);
+  Side there(second.context);
+  for (int round = 1; round <= ROUNDS; ++round) {
+    here.follow(there);
+    there.follow(here);
+    if (round % BETWEEN_WAITS != 0) continue;
+    CU(cuStreamSynchronize(there.stream));
+    CHECK(read_ints(there.data, 1) == std::vector<int>(1, 2 * round));
+  }
+  CU(cuStreamSynchronize(there.stream));
+  here.end();
+  there.end();
+}
+
+// One thread of the worker has both until the second one has much to do.
+TEST_CASE("peers: what is held of one device goes on while the other one is never idle") {
+  const Gpu gpu;
+  if (n_devices() < 2) {
+    MESSAGE("no two devices");
+    return;
+  }
+  constexpr int HELD = 200, BETWEEN = 4200, TIMES = 4, LIMIT_S = 60;
+  const Ints here(1, 0);
+  CUstream gated = nullptr, busy = nullptr, waiting = nullptr;
+  CUevent opened = nullptr;
+  CU(cuStreamCreate(&gated, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING));
+  CU(cuEventCreate(&opened, CU_EVENT_DISABLE_TIMING));
+  {
+    Gate gate(gpu, gated);
+    CU(cuEventRecord(opened, gated));
+    const Second second(gpu);
+    const Ints there(1, 0);
+    CU(cuStreamCreate(&waiting, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamWaitEvent(waiting, opened, 0));
+    for (int time = 0; time < TIMES; ++time) {
+      for (int i = 0; i < HELD; ++i) CU(cuMemsetD32Async(there.dptr, time * HELD + i, 1, waiting));
+      CU(cuCtxSetCurrent(gpu.context));
+      for (int i = 0; i < BETWEEN; ++i) add_one(gpu, here, busy);
+      CU(cuCtxSetCurrent(second.context));
+    }
+    std::atomic<bool> is_done{false}, was_busy{false};
+    std::thread launching([&] {
+      cuCtxSetCurrent(gpu.context);
+      const auto begun = std::chrono::steady_clock::now();
+      while (!is_done && std::chrono::steady_clock::now() - begun < std::chrono::seconds(LIMIT_S)) {
+        add_one(gpu, here, busy);
+      }
+      was_busy = is_done.load();
+    });
+    gate.open();
+    CU(cuStreamSynchronize(waiting));
+    is_done = true;
+    launching.join();
+    CHECK(was_busy);
+    CHECK(there.read() == std::vector<int>(1, TIMES * HELD - 1));
+    CU(cuStreamDestroy(waiting));
+  }
+  CU(cuStreamSynchronize(busy));
+  CU(cuStreamDestroy(gated));
+  CU(cuStreamDestroy(busy));
+  CU(cuEventDestroy(opened));
 }
