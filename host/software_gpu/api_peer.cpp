@@ -96,6 +96,7 @@ SOFTWARE_GPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
   RETURN_IF_FAILED(find_peer(handle, &context, &peer));
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (&peer->device == &context->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  RETURN_IF_FAILED(check_capture_safe(*context));
   std::lock_guard lock(context->peers_mutex);
   return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }

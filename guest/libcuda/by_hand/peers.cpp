@@ -151,10 +151,8 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream, Wait wait) {
   return copy_box(enqueue, box, wait);
 }
 
-// The peer of an access to be changed, and what the call is about.
-CUresult change_access(wire::Op op, CUcontext peer, unsigned flags, CaptureRule rule) {
-  const Call call(rule);
-  if (call.status() != CUDA_SUCCESS) return call.status();
+// `peer`: that of an access to be changed.
+CUresult change_access(const Call& call, wire::Op op, CUcontext peer, unsigned flags) {
   const Context* const known = find(peer);
   if (known == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return call.sync(op, wire::PeerAccess{call.context(), known->handle, flags});
@@ -186,10 +184,19 @@ CUresult device_get_p2_patomic_capabilities(unsigned int* capabilities,
 }
 
 CUresult ctx_enable_peer_access(CUcontext peerContext, unsigned int Flags) {
-  return change_access(wire::Op::cuCtxEnablePeerAccess, peerContext, Flags, CaptureRule::ALLOWED);
+  const Call call(CaptureRule::ALLOWED);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  // On driver 580 (two H200s) what can be refused otherwise leaves a capture alone.
+  const Context* const peer = find(peerContext);
+  if (Flags == 0 && peer != nullptr && peer->device != call.device()) {
+    if (const CUresult bad = unsafe_call_allowed()) return bad;
+  }
+  return change_access(call, wire::Op::cuCtxEnablePeerAccess, peerContext, Flags);
 }
 CUresult ctx_disable_peer_access(CUcontext peerContext) {
-  return change_access(wire::Op::cuCtxDisablePeerAccess, peerContext, 0, CaptureRule::FORBIDDEN);
+  const Call call(CaptureRule::FORBIDDEN);
+  if (call.status() != CUDA_SUCCESS) return call.status();
+  return change_access(call, wire::Op::cuCtxDisablePeerAccess, peerContext, 0);
 }
 
 CUresult memcpy_peer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
