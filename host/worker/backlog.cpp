@@ -10,8 +10,12 @@ namespace kvgpu::worker {
 
 namespace {
 
+// What was set on a kernel, in Uses: no handle is like it.
+wire::Handle settings_of(wire::Handle function) { return ~function; }
+
 bool changes_kernel(const Task& task) {
   switch (static_cast<wire::Op>(task.header.opcode)) {
+    case wire::Op::ATTRIBUTE_AGAIN:
     case wire::Op::cuFuncSetAttribute:
     case wire::Op::cuKernelSetAttribute:
     case wire::Op::cuFuncSetCacheConfig:
@@ -51,7 +55,11 @@ void add_handle(const Session& session, const Task& task, wire::Handle handle, U
     case wire::Kind::FUNCTION:
       // Launches of one kernel do not mind each other.
       if (task.op->route == Route::ENQUEUE) uses->holds.push_back(handle);
-      if (changes_kernel(task)) uses->after.push_back(handle);
+      if (changes_kernel(task)) {
+        uses->holds.push_back(settings_of(handle));
+        uses->after.push_back(handle);
+      }
+      uses->after.push_back(settings_of(handle));
       break;
     case wire::Kind::REFERENCE:
       // Launches name none, and see what it is when they are made.
@@ -157,8 +165,7 @@ void Dependencies::wait(uint64_t seq, const Uses& uses) const {
   changed_.wait(lock, [&] { return !is_behind_locked(seq, uses); });
 }
 
-bool is_full(Session& session, const Task& task) {
-  if (task.stream == nullptr || !task.stream->window.may_be_full()) return false;
+bool is_full_by_driver(Session& session, const Task& task) {
   if (session.poison.stops(task.seq)) return false;  // it will be skipped
   Stream& stream = *task.stream;
   return session.enter(*stream.context) == CUDA_SUCCESS &&

@@ -14,6 +14,9 @@ from kvgpu.protocol.generator.emit import (
 )
 from kvgpu.protocol.generator.model import Model, Row, snake_case
 
+# Of the records that are no entry point: these neither enqueue nor read GPU work.
+RUN_POISONED = ("ACK_ERROR", "ATTRIBUTE_AGAIN", "HELLO", "HOST_SYNC", "UPLOAD", "WAITED")
+
 
 def driver_h(model: Model) -> str:
     """driver.gen.h: a pointer per function of the driver that cuda.h declares and the driver exports."""
@@ -61,11 +64,7 @@ def ops_cpp(model: Model) -> str:
             continue
         late = _deferred(record.deferred)
         handler = "nullptr" if record.route == "direct" else f"&{snake_case(record.name)}"
-        runs = (
-            "true"
-            if record.name in ("ACK_ERROR", "HELLO", "HOST_SYNC", "UPLOAD", "WAITED")
-            else "false"
-        )
+        runs = "true" if record.name in RUN_POISONED else "false"
         text += (
             f'    {{wire::Op::{record.name}, {{"{record.name}", Route::{record.route.upper()}, {runs}, '
             f"{handler}, {late}}}}},\n"

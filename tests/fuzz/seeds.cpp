@@ -123,6 +123,7 @@ Session kernels(Op load, Op get_function, Op get_global, const std::string& imag
   s.tell(Op::cuLaunchKernelEx, launch, std::string(sizeof(wire::LaunchAttribute) + 16, '\0'));
   s.say(Op::cuFuncSetAttribute, wire::SetAttribute{CONTEXT, FUNCTION, 8, 1024, 0, 0});
   s.say(Op::cuKernelSetAttribute, wire::SetAttribute{CONTEXT, FUNCTION, 8, 1024, 0, 0});
+  s.tell(Op::ATTRIBUTE_AGAIN, wire::SetAttribute{CONTEXT, FUNCTION, 8, 1024, 0, 1});
   s.say(Op::cuOccupancyMaxActiveBlocksPerMultiprocessor,
         wire::cuOccupancyMaxActiveBlocksPerMultiprocessor_in{CONTEXT, FUNCTION, 32, 0});
   const bool library = load == Op::cuLibraryLoadData;

@@ -14,6 +14,7 @@ PROGRAM = Path(__file__).with_name("unasked_program.py")
 CUDA_ERROR_INVALID_VALUE = 1
 LINE_BYTES = 64
 N_ROUNDS = 3
+N_SETTINGS = 2  # of an attribute, by turns
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,17 @@ def test_usual_errors_come_at_the_call(calls: list[Call]) -> None:
     for call in refused:
         assert call.result == CUDA_ERROR_INVALID_VALUE
         assert (call.n_round_trips, call.n_bytes) == (0, 0)
+
+
+def test_what_was_taken_before_is_set_again_without_an_answer(calls: list[Call]) -> None:
+    found = named(calls, "cuFuncSetAttribute")
+    first, again = found[:N_SETTINGS], found[N_SETTINGS:]
+    assert all(call.result == 0 for call in found)
+    assert all(call.n_round_trips == 1 for call in first)
+    assert len(again) == N_ROUNDS * N_SETTINGS
+    for call in again:
+        assert call.n_round_trips == 0
+        assert call.n_bytes > 0, "the worker has not been told"
 
 
 def test_launch_takes_two_lines_and_no_answer(calls: list[Call]) -> None:

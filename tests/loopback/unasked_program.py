@@ -13,6 +13,8 @@ KERNEL = b"""
 """
 MEMORY_TYPE, MULTIPROCESSORS, MAX_THREADS = 2, 16, 0  # of a pointer, a device, a function
 DISABLE_TIMING = 2
+SHARED_BYTES = 8  # an attribute of a function
+SETTINGS = (2048, 1024)
 
 
 def must(result: int) -> None:
@@ -37,6 +39,9 @@ def main() -> None:
     must(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"k"))
     must(launch(function, ctypes.c_void_p(), 32))
     must(cuda.cuCtxSynchronize())
+    for _ in range(1 + 3):  # at first the host is asked whether it takes them
+        for n_bytes in SETTINGS:
+            must(cuda.cuFuncSetAttribute(function, SHARED_BYTES, n_bytes))
     for _ in range(3):
         stream, event = ctypes.c_void_p(), ctypes.c_void_p()
         must(cuda.cuStreamCreate(ctypes.byref(stream), 1))

@@ -4,6 +4,7 @@
 // before it. Likewise launches of which only the driver can say whether they are valid.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -65,6 +66,11 @@ class FunctionMemo {
     }
     return false;
   }
+  // Has the driver ever been told just that, and accepted it?
+  bool was_set(int attribute, const Setting& setting) const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::find(earlier_, std::pair{attribute, setting}) != earlier_.end();
+  }
   // After the driver has been told; without a setting: of what is not remembered.
   void changed(int attribute, const std::optional<Setting>& setting) {
     const std::lock_guard lock(mutex_);
@@ -72,11 +78,15 @@ class FunctionMemo {
     answers_.clear();
     accepted_.clear();
     std::erase_if(settings_, [&](const auto& each) { return each.first == attribute; });
-    if (setting) settings_.emplace_back(attribute, *setting);
+    if (!setting) return;
+    settings_.emplace_back(attribute, *setting);
+    if (std::ranges::find(earlier_, settings_.back()) != earlier_.end()) return;
+    if (earlier_.size() == MOST_EARLIER) earlier_.clear();
+    earlier_.push_back(settings_.back());
   }
 
  private:
-  static constexpr size_t MOST_ANSWERS = 64, MOST_LAUNCHES = 1024;
+  static constexpr size_t MOST_ANSWERS = 64, MOST_LAUNCHES = 1024, MOST_EARLIER = 64;
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };
@@ -84,7 +94,7 @@ class FunctionMemo {
   mutable std::mutex mutex_;
   uint64_t version_ = 0;
   std::vector<std::pair<Question, uint64_t>> answers_;
-  std::vector<std::pair<int, Setting>> settings_;
+  std::vector<std::pair<int, Setting>> settings_, earlier_;
   std::unordered_set<std::string, Hash, std::equal_to<>> accepted_;
 };
 

@@ -46,8 +46,17 @@ CUresult set_attribute(wire::Op op, Function* function, CUfunction_attribute att
   std::optional<FunctionMemo::Setting> setting;
   if (home != nullptr) setting = {static_cast<uint64_t>(op), home->handle, home->n_changes, value};
   if (setting && function->memo.is_set(attribute, *setting)) return CUDA_SUCCESS;
-  const wire::SetAttribute body{call.context(), function->handle, attribute, value, device, 0};
-  const CUresult result = call.sync(op, body);
+  const bool of_kernel = op == wire::Op::cuKernelSetAttribute;
+  const wire::SetAttribute body{call.context(), function->handle, attribute,
+                                value,          device,           of_kernel};
+  // Libraries change it back and forth, a launch after each, and an answer takes as long as all
+  // that the worker has still to do. Of another device the record would not be in the launches'
+  // order.
+  constexpr wire::Op AGAIN = wire::Op::ATTRIBUTE_AGAIN;
+  const bool is_taken = setting && function->memo.was_set(attribute, *setting) &&
+                        call.context() != 0 && home->device == call.device() &&
+                        Session::get().speaks(AGAIN);
+  const CUresult result = is_taken ? call.async(AGAIN, body) : call.sync(op, body);
   if (result != CUDA_SUCCESS) return result;
   if (function->described && attribute >= 0 &&
       attribute < static_cast<int>(wire::N_FUNCTION_ATTRIBUTES)) {

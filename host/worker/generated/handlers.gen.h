@@ -18,6 +18,7 @@ CUresult event_sync(Session& session, const Task& task, ReplyWriter& reply);
 CUresult pointer_info(Session& session, const Task& task, ReplyWriter& reply);
 CUresult kernel_info(Session& session, const Task& task, ReplyWriter& reply);
 CUresult floor_plan(Session& session, const Task& task, ReplyWriter& reply);
+CUresult attribute_again(Session& session, const Task& task, ReplyWriter& reply);
 CUresult refused_call(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_list(Session& session, const Task& task, ReplyWriter& reply);
 CUresult graph_functions(Session& session, const Task& task, ReplyWriter& reply);

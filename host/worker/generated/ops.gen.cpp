@@ -33,6 +33,7 @@ constexpr Row ROWS[] = {
     {wire::Op::POINTER_INFO, {"POINTER_INFO", Route::EXECUTE, false, &pointer_info, {}}},
     {wire::Op::KERNEL_INFO, {"KERNEL_INFO", Route::BLOCK, false, &kernel_info, {}}},
     {wire::Op::FLOOR_PLAN, {"FLOOR_PLAN", Route::BLOCK, false, &floor_plan, {}}},
+    {wire::Op::ATTRIBUTE_AGAIN, {"ATTRIBUTE_AGAIN", Route::EXECUTE, true, &attribute_again, {}}},
     {wire::Op::REFUSED_CALL, {"REFUSED_CALL", Route::EXECUTE, false, &refused_call, {}}},
     {wire::Op::GRAPH_LIST, {"GRAPH_LIST", Route::EXECUTE, false, &graph_list, {}}},
     {wire::Op::GRAPH_FUNCTIONS, {"GRAPH_FUNCTIONS", Route::EXECUTE, false, &graph_functions, {}}},

@@ -49,6 +49,14 @@ CUresult kernel_set_attribute(Session& session, const Task& task, ReplyWriter&) 
                                               body.value, kernel, body.device);
 }
 
+// Not by the pool: the driver has loaded the function when it took the value first.
+CUresult attribute_again(Session& session, const Task& task, ReplyWriter& reply) {
+  wire::SetAttribute body;
+  if (!task.read(&body)) session.violation(task);
+  return body.of_kernel != 0 ? kernel_set_attribute(session, task, reply)
+                             : func_set_attribute(session, task, reply);
+}
+
 CUresult func_set_cache_config(Session& session, const Task& task, ReplyWriter&) {
   return configure(session, task, [&](CUfunction function, uint32_t config) {
     return session.driver->cuFuncSetCacheConfig(function, static_cast<CUfunc_cache>(config));

@@ -156,7 +156,7 @@ struct SetAttribute {
   int32_t attribute;
   int32_t value;
   int32_t device;
-  uint32_t reserved;
+  uint32_t of_kernel;  // ATTRIBUTE_AGAIN: 1 for cuKernelSetAttribute
 };
 
 }  // namespace kvgpu::wire

@@ -252,6 +252,7 @@ enum class Op : uint16_t {
   HOST_PHYSICAL = 760,
   cuMemMapArrayAsync = 795,
   WAITED = 796,
+  ATTRIBUTE_AGAIN = 797,
 };
 
 // The minor version of the protocol that brought the record.
@@ -443,6 +444,7 @@ constexpr uint16_t minor_of(Op op) {
     case Op::HOST_PHYSICAL:
     case Op::cuMemMapArrayAsync:
     case Op::WAITED:
+    case Op::ATTRIBUTE_AGAIN:
       return 4;
     default:
       return 1;

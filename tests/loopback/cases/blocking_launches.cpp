@@ -188,6 +188,48 @@ struct RandomWork {
 
 }  // namespace
 
+// Each launch is made with what was set before it, and refused with less.
+TEST_CASE("blocking: attributes that a kernel has had before, behind a waiting stream") {
+  constexpr auto SHARED = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  constexpr unsigned LARGE = 64 << 10, SMALL = 16 << 10;
+  constexpr int HELD = 300, IN_DRIVER = 512;
+  const Gpu gpu;
+  const CUfunction function = gpu.function("add_one");
+  const auto set = [&](unsigned bytes) {
+    CU(cuFuncSetAttribute(function, SHARED, static_cast<int>(bytes)));
+  };
+  const auto launch_with = [&](unsigned shared, const Ints& data, CUstream stream) {
+    CUdeviceptr at = data.dptr;
+    int n = 1;
+    void* params[] = {&at, &n};
+    CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, shared, stream, params, nullptr));
+  };
+  const CUstream waiting = make_stream(CU_STREAM_NON_BLOCKING);
+  const CUstream other = make_stream(CU_STREAM_NON_BLOCKING);
+  for (const auto& [first, second] : {std::pair{LARGE, SMALL}, std::pair{SMALL, LARGE}}) {
+    const Ints behind(1), beside(1);
+    set(second);
+    set(first);
+    Gate gate(gpu, waiting);
+    Watchdog watchdog(&gate, 20'000);
+    for (int i = 0; i < IN_DRIVER + HELD; ++i) launch_with(first, behind, waiting);
+    set(second);
+    launch_with(second, beside, other);
+    gate.open();
+    int blocks = 0;
+    CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 1, second));
+    CHECK(blocks > 0);
+    watchdog.done();
+    CHECK(!watchdog.late());
+    CU(cuStreamSynchronize(waiting));
+    CU(cuStreamSynchronize(other));
+    CHECK(behind.read() == std::vector<int>(1, IN_DRIVER + HELD));
+    CHECK(beside.read() == std::vector<int>(1, 1));
+  }
+  CU(cuStreamDestroy(waiting));
+  CU(cuStreamDestroy(other));
+}
+
 TEST_CASE("blocking: random work of many streams keeps its order behind launches that wait") {
   const Gpu gpu;
   for (unsigned seed = 1; seed <= 4; ++seed) {

@@ -213,6 +213,36 @@ TEST_CASE("occupancy: asked again and again, with what is set between") {
   CHECK(value == 40 << 10);
 }
 
+// The driver, too, has what was set last, although nobody has waited for it to say so.
+TEST_CASE("attributes of a kernel: back and forth, a launch after each") {
+  constexpr auto SHARED = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  constexpr unsigned LARGE = 64 << 10, SMALL = 16 << 10;
+  const Gpu gpu;
+  const Ints data(1, 0);
+  const CUfunction function = gpu.function("add_one");
+  CUdeviceptr at = data.dptr;
+  int n = 1;
+  void* params[] = {&at, &n};
+  const auto launch_with = [&](unsigned shared) {
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, shared, nullptr, params, nullptr);
+  };
+  constexpr int ROUNDS = 4;
+  for (int round = 0; round < ROUNDS; ++round) {
+    CU(cuFuncSetAttribute(function, SHARED, LARGE));
+    CU(launch_with(LARGE));
+    CU(cuFuncSetAttribute(function, SHARED, SMALL));
+    CU_IS(launch_with(LARGE), CUDA_ERROR_INVALID_VALUE);
+    CU(launch_with(SMALL));
+    int value = 0, fitting = 0, blocks = 0;
+    CU(cuFuncGetAttribute(&value, SHARED, function));
+    CHECK(value == SMALL);
+    CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&fitting, function, 32, SMALL));
+    CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 32, 0));
+    CHECK(fitting <= blocks);
+  }
+  CHECK(data.read() == std::vector<int>(1, 2 * ROUNDS));
+}
+
 TEST_CASE("occupancy: clusters, where the device has them") {
   const Gpu gpu;
   int has_clusters = 0, n = 0;
