@@ -175,6 +175,19 @@ class Sides:
             (self.options.out / f"{side}.tsv").write_text(text_of(results))
 
 
+def without_multicast(names: list[str]) -> list[str]:
+    """Where several GPUs may share an NVLink switch with other machines', its multicast stays
+    unused: a program that ends badly can take it from all of them. With one GPU the driver refuses.
+    """
+    from gpu.workloads.compare import count_gpus
+
+    kept = [name for name in names if not name.startswith("cuMulticast")]
+    if len(kept) == len(names) or count_gpus() < 2:
+        return names
+    print(f"not run {len(names) - len(kept)} cuMulticast*: several GPUs")
+    return kept
+
+
 def share_of(names: list[str], share: str) -> list[str]:
     """Those that the Kth of N runs is about (share: K/N)."""
     k, n = map(int, share.split("/"))
@@ -218,6 +231,8 @@ def main() -> int:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     names = options.names or share_of(functions(), options.share)
+    if options.driver != "software":
+        names = without_multicast(names)
     careful = options.native_only or options.driver != "software"
     todo = batches(names, careful=careful)
     if not options.native_only:
