@@ -22,8 +22,8 @@ long sleeps_of(SpinThenSleep* wait) {
 
 }  // namespace
 
-TEST_CASE("who naps in company does so at once, and spins alone") {
-  SpinThenSleep naps(SpinThenSleep::InCompany::NAPS);
+TEST_CASE("who waits for room naps at once in company, and spins first alone") {
+  SpinThenSleep naps(SpinThenSleep::For::ROOM);
   CHECK(sleeps_of(&naps) < STEPS);
   SpinThenSleep another;
   CHECK(sleeps_of(&naps) >= STEPS);

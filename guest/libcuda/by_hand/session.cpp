@@ -23,10 +23,9 @@ Session& Session::get() {
 
 // ---- sending
 
-// `lock` is free meanwhile. In company all sleep by turns: the worker has thousands of records to
-// execute, and needs the processors.
+// `lock` is free meanwhile.
 CUresult Session::wait_for_room(uint32_t len_bytes, std::unique_lock<ShortLock>* lock) {
-  SpinThenSleep wait(SpinThenSleep::InCompany::NAPS);
+  SpinThenSleep wait(SpinThenSleep::For::ROOM);
   // The lock is held, and what write_freed() has committed was not kicked for: pairs with the
   // worker's fence in sleep_until_kicked().
   fence_full();

@@ -292,9 +292,7 @@ class Session {
         if (const CUresult bad = wait_for_room(len_bytes, &lock)) return bad;
       }
       commands_.write(*header, parts...);
-      // Where threads take turns the next one would have to fetch the lines from here.
-      if (writer_ == thread_.number) commands_.prefetch(len_bytes);
-      writer_ = thread_.number;
+      commands_.prefetch(len_bytes);
     }
     if (Trace::is_on()) [[unlikely]]
       Trace::sent(len_bytes);
@@ -378,8 +376,7 @@ class Session {
   alignas(64) Producer commands_;
   // Of the ring's 256 KiB, for one of several threads that wait for room.
   static constexpr uint64_t SHARE_BYTES = 16 << 10;
-  uint16_t writer_ = 0;  // the thread that has written last
-  FreedMemory freed_;    // what is still to be written there; under command_mutex_, too
+  FreedMemory freed_;  // what is still to be written there; under command_mutex_, too
   std::atomic<uint64_t> kicked_{0};
 
   alignas(64) std::mutex event_mutex_;

@@ -17,10 +17,11 @@ namespace kvgpu::guest {
 
 class SpinThenSleep {
  public:
-  enum class InCompany { SPINS, NAPS };  // while other threads wait, too
+  // Room in a full ring: the worker has thousands of records to execute and needs the processors,
+  // the other half of one that spins or yields, too. In company all who wait for that nap at once.
+  enum class For { ANSWER, ROOM };
 
-  explicit SpinThenSleep(InCompany in_company = InCompany::SPINS)
-      : naps_in_company_(in_company == InCompany::NAPS) {
+  explicit SpinThenSleep(For what = For::ANSWER) : naps_(what == For::ROOM) {
     n_waiting().fetch_add(1, std::memory_order_relaxed);
   }
   ~SpinThenSleep() { n_waiting().fetch_sub(1, std::memory_order_relaxed); }
@@ -33,20 +34,20 @@ class SpinThenSleep {
   // One step. Returns true about once a millisecond: time to look whether the other side is still
   // there.
   bool step() {
-    const bool naps = naps_in_company_ && in_company();
-    if (!naps && ++n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {
+    const bool at_once = naps_ && in_company();
+    if (!at_once && ++n_ < SPINS && n_waiting().load(std::memory_order_relaxed) < n_processors()) {
       cpu_relax();
       return false;
     }
     const Clock::time_point now = Clock::now();
     if (begun_ == Clock::time_point{}) begun_ = looked_ = now;
     const auto waited = now - begun_;
-    if (!naps && waited < YIELDING) {
+    if (!naps_ && waited < YIELDING) {
       sched_yield();
     } else {
       // What is seen late is seen late by a small part of the wait; after half a second 2 ms, which
       // costs 1 to 2 % of a processor.
-      const auto shortest = naps ? NAP : SHORTEST;
+      const auto shortest = naps_ ? NAP : SHORTEST;
       const auto pause = std::clamp<Clock::duration>(waited / 256, shortest, LONGEST);
       std::this_thread::sleep_for(pause);
     }
@@ -72,7 +73,7 @@ class SpinThenSleep {
     return n;
   }
 
-  const bool naps_in_company_;
+  const bool naps_;
   long n_ = 0;
   Clock::time_point begun_, looked_;  // since it is more than a spin
 };
