@@ -125,6 +125,7 @@ Executor::Executor(Session* session, int device, Pool* pool)
     : session_(session),
       device_(device),
       pool_(pool),
+      queue_(TaskQueue::Waits::FOR_DEVICES),
       backlog_(session),
       cache_(&session->handles) {}
 

@@ -30,6 +30,10 @@ constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
 // Records, between looks whether a lane has given up: its other streams wait with the full one.
 constexpr uint64_t LOOKS_EVERY = 32;
 
+// Records, between looks whether a lane sleeps: each is a full fence, for which the reader waits
+// until all lines that it has written are its own.
+constexpr uint32_t TELLS_EVERY = 16;
+
 bool is_of_one_stream(const Task& task) {
   switch (static_cast<wire::Op>(task.header.opcode)) {
     case wire::Op::cuLaunchKernel:
@@ -45,19 +49,17 @@ bool is_of_one_stream(const Task& task) {
 
 // ---- one lane
 
-Lane::Lane(Session* session) : session_(session), cache_(&session->handles) {
+Lane::Lane(Session* session)
+    : session_(session), queue_(TaskQueue::Waits::NEVER), cache_(&session->handles) {
   std::thread(&Lane::run, this).detach();  // the process ends by _exit: never joined
 }
 
 void Lane::give(const Task& task) {
-  static constexpr DeviceSeqs NONE{};
   const uint32_t len_bytes = task.header.len_bytes;
   std::byte* const record = queue_.reserve(wire::padded(len_bytes));
   std::memcpy(record, &task.header, sizeof task.header);
   std::memcpy(record + sizeof task.header, task.body.data(), task.body.size());
-  Task given = task;
-  given.wait_for = &NONE;
-  queue_.commit(given);
+  queue_.publish(task);
   given_seq_ = task.seq;
 }
 
@@ -142,6 +144,12 @@ bool Lanes::any_has_given_up() const {
   return std::ranges::any_of(lanes_, [](const auto& lane) { return lane->has_given_up(); });
 }
 
+void Lanes::tell() {
+  n_untold_ = 0;
+  fence_full();  // see TaskQueue::wake_if_asleep()
+  for (const auto& lane : lanes_) lane->wake_if_asleep();
+}
+
 bool Lanes::give(const Task& task, Stream& stream) {
   if (!are_started_) start();
   if (lanes_.empty() || (task.seq % LOOKS_EVERY == 0 && any_has_given_up())) return false;
@@ -152,9 +160,11 @@ bool Lanes::give(const Task& task, Stream& stream) {
     return !is_behind && lane.has_room(wire::padded(task.header.len_bytes));
   };
   for (Spin spin; !may_go(); spin.wait()) {
+    tell();
     if (any_has_given_up()) return false;
   }
   lane.give(task);
+  if (++n_untold_ == TELLS_EVERY) tell();
   stream.lane = number;
   stream.lane_seq = task.seq;
   are_used_ = true;
@@ -163,6 +173,7 @@ bool Lanes::give(const Task& task, Stream& stream) {
 
 bool Lanes::are_busy() {
   if (are_used_) {
+    tell();
     const bool all_through =
         std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_through(); });
     if (!all_through && !any_has_given_up()) return true;
@@ -174,6 +185,7 @@ bool Lanes::are_busy() {
 }
 
 void Lanes::settle() {
+  tell();
   for (const auto& lane : lanes_) lane->await(true);
   for (const auto& lane : lanes_) {
     for (Spin spin; !lane->is_through() && !lane->has_given_up();) spin.wait();
@@ -189,7 +201,6 @@ void Lanes::settle() {
       earliest = task;
     }
     if (first == nullptr) break;
-    earliest.wait_for = nullptr;
     home_->take(earliest);
     first->taken(earliest);
   }

@@ -28,8 +28,9 @@ class Lane {
   explicit Lane(Session* session);  // may throw std::system_error: there is no thread to be had
 
   // The reader's.
-  bool has_room(uint32_t padded_bytes) const { return queue_.has_room(padded_bytes); }
-  void give(const Task& task);
+  bool has_room(uint32_t padded_bytes) { return queue_.has_room(padded_bytes); }
+  void give(const Task& task);  // it may sleep on, until
+  void wake_if_asleep() { queue_.wake_if_asleep(); }
   bool is_through() const { return done_seq_.load(std::memory_order_acquire) >= given_seq_; }
   bool has_done(uint64_t seq) const { return done_seq_.load(std::memory_order_acquire) >= seq; }
   // Somebody waits until it is through: it gives up what cannot go at once.
@@ -47,9 +48,10 @@ class Lane {
   Session* const session_;
   TaskQueue queue_;
   HandleCache cache_;
-  uint64_t given_seq_ = 0;
-  std::atomic<uint64_t> done_seq_{0};  // release by who executes, acquire by the reader
-  std::atomic<bool> is_awaited_{false};
+  // Each side writes its own with each record, and seldom looks at the other's.
+  alignas(64) uint64_t given_seq_ = 0;
+  alignas(64) std::atomic<uint64_t> done_seq_{0};  // release by who executes, acquire by the reader
+  alignas(64) std::atomic<bool> is_awaited_{false};
   std::atomic<bool> has_given_up_{false};  // release by each side, acquire by the other
 };
 
@@ -75,6 +77,7 @@ class Lanes {
   bool give(const Task& task, Stream& stream);
   void start();
   bool any_has_given_up() const;
+  void tell();  // those that sleep: what they have been given is there
 
   Session* const session_;
   Executor* const home_;
@@ -83,6 +86,7 @@ class Lanes {
   bool are_started_ = false;                  // at their first use
   std::vector<std::unique_ptr<Lane>> lanes_;  // as many as there were threads to be had
   bool are_used_ = false;                     // since all were through
+  uint32_t n_untold_ = 0;                     // records
 };
 
 }  // namespace kvgpu::worker

@@ -1,18 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "task_queue.h"
 
+#include "kvgpu/barrier.h"
+
 namespace kvgpu::worker {
 
-TaskQueue::TaskQueue() : buffer_(new std::byte[QUEUE_BYTES]) {}
+TaskQueue::TaskQueue(Waits waits)
+    : keeps_waits_(waits == Waits::FOR_DEVICES),
+      head_bytes_(sizeof(Slot) + (keeps_waits_ ? sizeof(DeviceSeqs) : 0)),
+      buffer_(new Line[QUEUE_BYTES / sizeof(Line)]) {}
+
+// Whole lines: no record shares one with the next.
+uint64_t TaskQueue::bytes_for(uint32_t padded_bytes) const {
+  return (head_bytes_ + padded_bytes + sizeof(Line) - 1) & ~(sizeof(Line) - 1);
+}
+
+// acquire: pairs with the release in pop(); what was there is done with
+bool TaskQueue::fits(uint64_t total, uint64_t tail) {
+  if (tail + total - seen_head_ <= QUEUE_BYTES) return true;
+  seen_head_ = head_.load(std::memory_order_acquire);
+  return tail + total - seen_head_ <= QUEUE_BYTES;
+}
 
 std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
-  const uint64_t bytes = sizeof(Slot) + padded_bytes;
+  const uint64_t bytes = bytes_for(padded_bytes);
   uint64_t tail = tail_.load(std::memory_order_relaxed);
   const uint64_t to_end = QUEUE_BYTES - (tail & (QUEUE_BYTES - 1));
   const uint64_t total = bytes > to_end ? to_end + bytes : bytes;
-  Spin spin;
-  // acquire: pairs with the release in pop(); what was there is done with
-  while (tail + total - head_.load(std::memory_order_acquire) > QUEUE_BYTES) spin.wait();
+  for (Spin spin; !fits(total, tail);) spin.wait();
   if (bytes > to_end) {
     Slot& unused = *slot_at(tail);
     unused.op = nullptr;
@@ -21,44 +36,65 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
     tail_.store(tail, std::memory_order_release);
   }
   reserved_bytes_ = bytes;
-  return reinterpret_cast<std::byte*>(slot_at(tail) + 1);
+  return record_of(slot_at(tail));
 }
 
-bool TaskQueue::has_room(uint32_t padded_bytes) const {
-  const uint64_t used =
-      tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_acquire);
-  // What reserve() leaves unused at the buffer's end is less than the record itself takes.
-  return QUEUE_BYTES - used >= 2 * (sizeof(Slot) + padded_bytes);
+// What reserve() leaves unused at the buffer's end is less than the record itself takes.
+bool TaskQueue::has_room(uint32_t padded_bytes) {
+  return fits(2 * bytes_for(padded_bytes), tail_.load(std::memory_order_relaxed));
+}
+
+void TaskQueue::publish(const Task& task) {
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  Slot* const slot = slot_at(tail);
+  *slot = {task.seq, task.position, task.op, reserved_bytes_};
+  if (keeps_waits_) *waits_of(slot) = *task.wait_for;
+  tail_.store(tail + reserved_bytes_, std::memory_order_release);
+}
+
+// Either the consumer sees the record, or we see that it sleeps: the fence after publish() pairs
+// with the seq_cst store and load in wait().
+void TaskQueue::wake_if_asleep() {
+  if (sleeping_.load(std::memory_order_acquire) == 0) return;
+  sleeping_.store(0, std::memory_order_release);
+  sleeping_.notify_one();
 }
 
 void TaskQueue::commit(const Task& task) {
-  const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  *slot_at(tail) = {task.seq, task.position, task.op, reserved_bytes_, *task.wait_for};
-  // seq_cst with the sleeper's flag: either it sees the record, or we see that it sleeps
-  tail_.store(tail + reserved_bytes_, std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_seq_cst) != 0) {
-    sleeping_.store(0, std::memory_order_release);
-    sleeping_.notify_one();
-  }
+  publish(task);
+  fence_full();
+  wake_if_asleep();
+}
+
+// While the driver is called for the one before.
+void TaskQueue::prefetch(uint64_t position) {
+  if (position == seen_tail_) return;
+  const auto* const first = reinterpret_cast<const Line*>(slot_at(position));
+  constexpr int LINES = 3;  // of a launch
+  for (int i = 0; i < LINES; ++i) prefetch_to_read(first + i);
 }
 
 bool TaskQueue::peek(Task* task) {
   for (;;) {
     const uint64_t head = head_.load(std::memory_order_relaxed);
-    // acquire: pairs with the release in commit()
-    if (tail_.load(std::memory_order_acquire) == head) return false;
-    const Slot* slot = slot_at(head);
+    if (head == seen_tail_) {
+      // acquire: pairs with the release in publish()
+      seen_tail_ = tail_.load(std::memory_order_acquire);
+      if (head == seen_tail_) return false;
+    }
+    Slot* const slot = slot_at(head);
     if (slot->op == nullptr) {
       head_.store(head + slot->bytes, std::memory_order_release);
       continue;
     }
-    const auto* record = reinterpret_cast<const std::byte*>(slot + 1);
+    prefetch(head + slot->bytes);
+    const std::byte* const record = record_of(slot);
     std::memcpy(&task->header, record, sizeof task->header);
     task->body = {record + sizeof task->header, task->header.len_bytes - sizeof task->header};
     task->seq = slot->seq;
     task->position = slot->position;
     task->op = slot->op;
-    task->wait_for = &slot->wait_for;
+    task->wait_for = keeps_waits_ ? waits_of(slot) : nullptr;
     return true;
   }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records that one thread has read and another one executes.
+// Records that one thread has read and another one executes. A line that both write, or that one
+// writes and the other looks at each time, costs both 0.3 µs a record: so each side keeps what it
+// has seen of the other's position, and looks again only when that is used up.
 #pragma once
 
 #include <atomic>
@@ -16,14 +18,20 @@ namespace kvgpu::worker {
 // that has given up), private memory. Keeps records in place until they are done.
 class TaskQueue {
  public:
-  TaskQueue();
+  enum class Waits { FOR_DEVICES, NEVER };  // do records have a `wait_for`?
+  explicit TaskQueue(Waits waits);
 
   // Producer. Room for a record of this size, contiguous; waits while the queue is full, which
-  // makes the ring fill and the guest wait, as it would natively.
+  // makes the ring fill and the guest wait, as it would natively. The consumer has been told of
+  // what is there.
   std::byte* reserve(uint32_t padded_bytes);
-  void commit(const Task& task);
+  // The consumer finds it, unless it sleeps.
+  void publish(const Task& task);
+  // After a full fence behind publish().
+  void wake_if_asleep();
+  void commit(const Task& task);  // all of that
   // Would reserve() return at once?
-  bool has_room(uint32_t padded_bytes) const;
+  bool has_room(uint32_t padded_bytes);
 
   // Consumer. The next record; false: none yet.
   bool peek(Task* task);
@@ -35,21 +43,34 @@ class TaskQueue {
     uint64_t seq;
     uint64_t position;
     const OpInfo* op;  // null: the rest of the buffer is unused
-    uint64_t bytes;    // of slot and record
-    DeviceSeqs wait_for;
+    uint64_t bytes;    // of all that belongs to the record
+  };
+  struct alignas(64) Line {
+    std::byte bytes[64];
   };
   static constexpr uint64_t QUEUE_BYTES = 1 << 20;
 
   Slot* slot_at(uint64_t position) {
-    return reinterpret_cast<Slot*>(buffer_.get() + (position & (QUEUE_BYTES - 1)));
+    return reinterpret_cast<Slot*>(buffer_.get() + (position & (QUEUE_BYTES - 1)) / sizeof(Line));
   }
+  DeviceSeqs* waits_of(Slot* slot) { return reinterpret_cast<DeviceSeqs*>(slot + 1); }
+  std::byte* record_of(Slot* slot) { return reinterpret_cast<std::byte*>(slot) + head_bytes_; }
+  uint64_t bytes_for(uint32_t padded_bytes) const;
+  bool fits(uint64_t total, uint64_t tail);
+  void prefetch(uint64_t position);
 
-  std::unique_ptr<std::byte[]> buffer_;
-  uint64_t reserved_bytes_ = 0;
-  alignas(64) std::atomic<uint64_t> tail_{0};  // release by commit, acquire by peek
+  const bool keeps_waits_;
+  const uint64_t head_bytes_;  // before the record
+  const std::unique_ptr<Line[]> buffer_;
+  // The producer's.
+  alignas(64) std::atomic<uint64_t> tail_{0};  // release by publish, acquire by peek
+  alignas(64) uint64_t reserved_bytes_ = 0;
+  uint64_t seen_head_ = 0;
+  // The consumer's.
   alignas(64) std::atomic<uint64_t> head_{0};  // release by pop, acquire by reserve
-  std::atomic<uint32_t> sleeping_{0};          // pairs with tail_: see commit()
-  Patience patience_;                          // the consumer's
+  alignas(64) uint64_t seen_tail_ = 0;
+  Patience patience_;
+  alignas(64) std::atomic<uint32_t> sleeping_{0};  // pairs with tail_: see wake_if_asleep()
 };
 
 }  // namespace kvgpu::worker
