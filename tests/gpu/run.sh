@@ -4,8 +4,9 @@
 # but libraries and workloads (whose libraries a machine may lack). K/N: the Kth of N calls that
 # together do everything, libraries and workloads, too; `make test-gpu-report` merges their logs.
 # SHARE=K/N: of cases, errors, stateful and workloads only every Nth.
-# run.sh --at-once "PART:K/N PART" "PART"…: such lists beside each other, for $LIMIT_S seconds (570) at
-# most; their logs in $out/logs.tgz, a folder each.
+# run.sh --at-once "PART:K/N PART" "NAME=VALUE PART"…: such lists beside each other, for $LIMIT_S seconds
+# (570) at most; their logs in $out/logs.tgz, a folder each. Each process takes half a gigabyte of its GPU,
+# and `faults` for a while all there is: CUDA_VISIBLE_DEVICES=1 gives a list another one.
 #   programs  each CUDA program natively, then through kvgpu: same lines, same exit status
 #   record    what each CUDA program prints natively, into a file or compared with the recorded one
 #   oracles   each form of ptx_ops.toml on the GPU: what the software GPU is held to is true of it
@@ -254,14 +255,26 @@ units_of() {
     sum[least] += $2; if (least == k) print $1 }'
 }
 
+# What the programs load. A machine that has just started has it on a slow disk, and would read it page by
+# page, for minutes.
+read_libraries() {
+  local places
+  places=$(python3 -c 'import site, sys; print(*site.getsitepackages(), *sys.path[-1:])')
+  # shellcheck disable=SC2086
+  timeout 60 find $places -type f -size +32k -print0 2>/dev/null | xargs -0 -P 32 -n 4 cat >/dev/null || true
+}
+
 at_once() {
-  local folder failed=0 k list lists=()
+  local folder failed=0 k list lists=() settings parts
+  read_libraries
   folder=$(mktemp -d)
   for list in "$@"; do
     k=$((${#lists[@]} + 1))
     mkdir "$folder/$k"
+    settings=$(tr ' ' '\n' <<<"$list" | grep = || true)
+    parts=$(tr ' ' '\n' <<<"$list" | grep -v = || true)
     # shellcheck disable=SC2086
-    OUT=$folder/$k timeout --kill-after=5 "${LIMIT_S:-570}" "$0" $list >"$folder/$k/run.log" 2>&1 &
+    OUT=$folder/$k timeout --kill-after=5 "${LIMIT_S:-570}" env $settings "$0" $parts >"$folder/$k/run.log" 2>&1 &
     lists+=("$!")
   done
   for k in "${!lists[@]}"; do
