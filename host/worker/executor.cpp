@@ -97,8 +97,7 @@ void note_failure(Session& session, const Task& task, CUresult result) {
   session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
 }
 
-// In one function with who takes a record: of a call in a call in a call the processor mispredicts
-// the returns, once the driver has called deep enough.
+// Part of who takes a record: each call within a call costs each launch.
 [[gnu::always_inline]] inline void perform(Session& session, const Task& task) {
   using Clock = std::chrono::steady_clock;
   const bool is_timed = (task.header.flags & wire::TIMED) != 0;

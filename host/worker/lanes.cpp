@@ -146,7 +146,7 @@ bool Lanes::any_has_given_up() const {
 
 void Lanes::tell() {
   n_untold_ = 0;
-  fence_full();  // see TaskQueue::wake_if_asleep()
+  fence_full();  // pairs with the seq_cst store and load in TaskQueue::wait()
   for (const auto& lane : lanes_) lane->wake_if_asleep();
 }
 

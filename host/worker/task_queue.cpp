@@ -52,8 +52,7 @@ void TaskQueue::publish(const Task& task) {
   tail_.store(tail + reserved_bytes_, std::memory_order_release);
 }
 
-// Either the consumer sees the record, or we see that it sleeps: the fence after publish() pairs
-// with the seq_cst store and load in wait().
+// Either the consumer sees the record, or we see that it sleeps.
 void TaskQueue::wake_if_asleep() {
   if (sleeping_.load(std::memory_order_acquire) == 0) return;
   sleeping_.store(0, std::memory_order_release);
@@ -62,7 +61,7 @@ void TaskQueue::wake_if_asleep() {
 
 void TaskQueue::commit(const Task& task) {
   publish(task);
-  fence_full();
+  fence_full();  // pairs with the seq_cst store and load in wait()
   wake_if_asleep();
 }
 
