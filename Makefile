@@ -191,6 +191,10 @@ bench: build-release $(STAMPS)/bench-venv  ## native beside remoted, in turn: ea
 bench-report: $(STAMPS)/bench-venv  ## one table and picture of what several calls have measured (FILES=….json, ARGS="--compare EARLIER.json")
 	$(BENCH) benchmarks.report $(ARGS) build/bench $(FILES)
 
+.PHONY: bench-builds
+bench-builds: build-release $(STAMPS)/bench-venv  ## several builds beside native, in turn (ARGS="--build NAME=FOLDER … --only SUBJECT,…")
+	$(BENCH) benchmarks.builds $(ARGS)
+
 .PHONY: bench-cpu
 bench-cpu: build-release  ## instructions of a launch in ring, guest and worker, of a small copy, beside what they were (ARGS=--record)
 	$(BENCH) benchmarks.instructions $(ARGS)

@@ -18,7 +18,7 @@ from benchmarks import host_costs
 from benchmarks.catalog import Subject
 from benchmarks.figures import Figure
 from benchmarks.served import BenchError, Served
-from benchmarks.sides import N_WAITING, Side, Sides, command_of, with_benchmarks
+from benchmarks.sides import N_WAITING, Sides, command_of, environment_of
 
 Figures = dict[str, Figure]
 MeasureSides = dict[str, Callable[[int], Figures]]  # of the number of the pair
@@ -71,16 +71,11 @@ class Runner:
             raise BenchError("the time for all is over")
         return left_s
 
-    def _environment(self, subject: Subject, side: Side) -> dict[str, str]:
-        environment = side.environment | subject.environment
-        is_workload = subject.command.startswith("{workload}")
-        return with_benchmarks(environment) if is_workload else environment
-
     def _process(self, subject: Subject, name: str, *options: str) -> Served:
         side = self._sides.get(name)
         command = [*command_of(subject.command, self._effort), *options]
         log = self._logs / f"{subject.name}.{name}.log"
-        return Served(command, self._environment(subject, side), log)
+        return Served(command, environment_of(subject, side), log)
 
     def _open(self, subject: Subject, name: str, stack: ExitStack) -> Served:
         process = self._process(subject, name, "--served")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from framework.loopback import BUILD, Loopback, loopback
 
+from benchmarks.catalog import Subject
 from kvgpu.host.client import ApiClient
 from kvgpu.host.messages import RunRequest
 
@@ -30,11 +31,18 @@ class Side:
 
 
 class Sides:
-    """Each is made when it is first needed; a remoted one is one `kvgpu run` of a kvgpud."""
+    """Each is made when it is first needed; a remoted one is one `kvgpu run` of a kvgpud.
 
-    def __init__(self, driver: str, stack: ExitStack) -> None:
+    `build`: whose worker and library, where not the environment says (framework/loopback.py).
+    """
+
+    def __init__(self, driver: str, stack: ExitStack, build: Path | None = None) -> None:
         self.driver = driver
         self._stack = stack
+        self._parts: dict[str, str] = {}
+        if build is not None:
+            self._parts["KVGPU_WORKER"] = str(build / "host/worker/kvgpu-worker")
+            self._parts["KVGPU_LIBCUDA_DIR"] = str(build / "guest/libcuda")
         self._made: dict[str, Side] = {}
 
     def get(self, name: str) -> Side:
@@ -58,7 +66,7 @@ class Sides:
 
     def _run(self, driver: str, jail: bool = True) -> Side:
         config = f"prestarted_workers = {N_WAITING}\n"
-        host = self._stack.enter_context(loopback(driver, jail, config))
+        host = self._stack.enter_context(loopback(driver, jail, config, **self._parts))
         api = self._stack.enter_context(ApiClient(host.runtime_dir))
         environment = dict(host.environment)
         environment["KVGPU_SOCKET"] = api.ask(RunRequest(PINNED_BYTES))["socket"]
@@ -87,6 +95,10 @@ def command_of(text: str, effort: float) -> list[str]:
     return [str(DRIVER_PROGRAMS / "bench_driver"), *options, *arguments]
 
 
-def with_benchmarks(environment: dict[str, str]) -> dict[str, str]:
-    """For a workload's Python, which may be another one than ours: no package of ours but this."""
-    return {**environment, "PYTHONPATH": str(ROOT)}
+def environment_of(subject: Subject, side: Side) -> dict[str, str]:
+    """Return what a subject's program runs with there."""
+    environment = side.environment | subject.environment
+    if subject.command.startswith("{workload}"):
+        # Its Python may be another one than ours: no package of ours but this.
+        environment["PYTHONPATH"] = str(ROOT)
+    return environment
