@@ -4,7 +4,8 @@
 python3 -P -m benchmarks.builds --build OLD=FOLDER --build NEW=build/release [--only ROW,…]: each
 folder holds host/worker/kvgpu-worker and guest/libcuda of a build. Prints, for each figure, medians
 and the ratio of each to the first side (native, where the subject has it), with its middle half;
-writes builds.json after each round. For subjects that measure when they are told to ("served").
+writes builds.json after each subject. For subjects that measure when they are told to ("served").
+Exit status 1 where one could not be measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -115,12 +117,16 @@ def tell(subject: str, rounds: Sequence[Round], sides: Sequence[str]) -> None:
         print(f"{line}, {len(rounds)} rounds", flush=True)
 
 
-def main() -> None:
+def main() -> int:
     options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
     table = catalog.load()
-    rows = table.choose(name for name in options.only.split(",") if name)
+    try:
+        rows = table.choose(name for name in options.only.split(",") if name)
+    except catalog.CatalogError as error:
+        raise SystemExit(f"builds: {error}") from None
     found: dict[str, list[Round]] = {}
+    status = 0
     with ExitStack() as stack:
         comparison = Comparison(options, stack)
         for name in dict.fromkeys(row.subject for row in rows):
@@ -134,12 +140,17 @@ def main() -> None:
                 found[name] = comparison.rounds(subject)
             except BenchError as error:
                 print(f"builds: {name}: {error}", flush=True)
+                status = 1
                 continue
             (options.out / "builds.json").write_text(json.dumps(found))
             if found[name]:
                 first = [NATIVE] if NATIVE in subject.sides else []
                 tell(name, found[name], [*first, *(build for build, _ in options.build)])
+            else:
+                print(f"builds: {name}: the time for all is over", flush=True)
+                status = 1
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -56,3 +56,9 @@ def test_folder_without_a_build_is_refused(tmp_path: Path) -> None:
     done = run("benchmarks.builds", "--build", f"a={tmp_path}")
     assert done.returncode == 2
     assert "has no host/worker/kvgpu-worker: is it a build?" in done.stderr
+
+
+def test_unknown_subject_is_named(tmp_path: Path) -> None:
+    done = run("benchmarks.builds", "--build", f"a={BUILD}", "--only", "lanch", "--out", tmp_path)
+    assert done.returncode == 1
+    assert "builds: no subject or row lanch" in done.stderr
