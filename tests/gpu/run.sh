@@ -259,9 +259,9 @@ units_of() {
 # page, for minutes.
 read_libraries() {
   local places
-  places=$(python3 -c 'import site, sys; print(*site.getsitepackages(), *sys.path[-1:])')
-  # shellcheck disable=SC2086
-  timeout 60 find $places -type f -size +32k -print0 2>/dev/null | xargs -0 -P 32 -n 4 cat >/dev/null || true
+  places=$(python3 -c 'import site; print(*site.getsitepackages())')
+  # shellcheck disable=SC2016
+  timeout 60 bash -c 'find $0 -type f -size +32k -print0 | xargs -0 -P 32 -n 4 cat' "$places" >/dev/null 2>&1 || true
 }
 
 at_once() {
