@@ -186,7 +186,8 @@ CUresult device_get_p2_patomic_capabilities(unsigned int* capabilities,
 CUresult ctx_enable_peer_access(CUcontext peerContext, unsigned int Flags) {
   const Call call(CaptureRule::ALLOWED);
   if (call.status() != CUDA_SUCCESS) return call.status();
-  // On driver 580 (two H200s) what can be refused otherwise leaves a capture alone.
+  // On driver 580 it breaks a capture between two devices (two H200s), and leaves it alone where it
+  // refuses the device itself (one). What flags do in a capture has not been seen.
   const Context* const peer = find(peerContext);
   if (Flags == 0 && peer != nullptr && peer->device != call.device()) {
     if (const CUresult bad = unsafe_call_allowed()) return bad;

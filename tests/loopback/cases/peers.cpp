@@ -34,7 +34,7 @@ bool can_access(CUdevice device, CUdevice peer) {
   return can != 0;
 }
 
-// As it does all that changes what a context may do.
+// As two H200s have it (driver 580).
 void check_enabling_ends_capture(CUcontext peer) {
   CUstream stream = nullptr;
   CUgraph graph = nullptr;
