@@ -81,7 +81,10 @@ class Adder:
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    """A line, in one write: where output is not buffered, print writes its end by itself, and
+    processes that share the output mix their lines."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def until_error() -> None:
