@@ -24,7 +24,8 @@ size_t n_lanes() { return std::clamp(std::thread::hardware_concurrency() / 2, 2u
 // room it is only every StreamWindow::EVENT_EVERY launches: a millisecond, of the shortest kernels.
 constexpr std::chrono::milliseconds GIVES_UP_AFTER{5};
 
-// To ask costs those who launch; and a stream that was full has work for much longer than this.
+// Whether a stream has room again, whether all lanes are through: to ask costs those who launch,
+// and there is work for much longer than this.
 constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
 
 // Records, between looks whether a lane has given up: its other streams wait with the full one.
@@ -94,12 +95,17 @@ bool Lane::execute(Task& task) {
   task.cache = &cache_;
   task.stream = cache_.stream(head.stream);
   if (task.stream == nullptr) session_->violation(task);
+  if (is_full(*session_, task) && !wait_for_stream(task)) return false;
+  run_task(*session_, task);
+  return true;
+}
+
+bool Lane::wait_for_stream(const Task& task) {
   const auto begun = Spin::Clock::now();
-  while (is_full(*session_, task)) {
+  do {
     if (is_awaited_ || Spin::Clock::now() - begun > GIVES_UP_AFTER) return false;
     std::this_thread::sleep_for(BETWEEN_LOOKS);
-  }
-  run_task(*session_, task);
+  } while (is_full(*session_, task));
   return true;
 }
 
@@ -155,13 +161,17 @@ bool Lanes::give(const Task& task, Stream& stream) {
   if (lanes_.empty() || (task.seq % LOOKS_EVERY == 0 && any_has_given_up())) return false;
   const size_t number = wire::target_thread(task.header.target) % lanes_.size();
   Lane& lane = *lanes_[number];
-  const auto may_go = [&] {
-    const bool is_behind = stream.lane != number && !lanes_[stream.lane]->has_done(stream.lane_seq);
-    return !is_behind && lane.has_room(wire::padded(task.header.len_bytes));
-  };
-  for (Spin spin; !may_go(); spin.wait()) {
+  const auto waits_on = [&] {
     tell();
-    if (any_has_given_up()) return false;
+    return !any_has_given_up();
+  };
+  if (stream.lane != number) {
+    for (Spin spin; !lanes_[stream.lane]->has_done(stream.lane_seq); spin.wait()) {
+      if (!waits_on()) return false;
+    }
+  }
+  for (; !lane.has_room(wire::padded(task.header.len_bytes)); TaskQueue::nap()) {
+    if (!waits_on()) return false;
   }
   lane.give(task);
   if (++n_untold_ == TELLS_EVERY) tell();
@@ -173,7 +183,10 @@ bool Lanes::give(const Task& task, Stream& stream) {
 
 bool Lanes::are_busy() {
   if (are_used_) {
-    tell();
+    if (n_untold_ > 0) tell();
+    const Spin::Clock::time_point now = Spin::Clock::now();
+    if (now - looked_ < BETWEEN_LOOKS) return true;
+    looked_ = now;
     const bool all_through =
         std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_through(); });
     if (!all_through && !any_has_given_up()) return true;

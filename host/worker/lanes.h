@@ -20,6 +20,7 @@
 #include "executor.h"
 #include "handle_cache.h"
 #include "lane_pressure.h"
+#include "spin.h"
 
 namespace kvgpu::worker {
 
@@ -44,6 +45,7 @@ class Lane {
  private:
   void run();
   bool execute(Task& task);
+  bool wait_for_stream(const Task& task);  // which is full. False: it has waited long enough
 
   Session* const session_;
   TaskQueue queue_;
@@ -87,6 +89,7 @@ class Lanes {
   std::vector<std::unique_ptr<Lane>> lanes_;  // as many as there were threads to be had
   bool are_used_ = false;                     // since all were through
   uint32_t n_untold_ = 0;                     // records
+  Spin::Clock::time_point looked_;            // whether all are through
 };
 
 }  // namespace kvgpu::worker

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "task_queue.h"
 
+#include <chrono>
+#include <thread>
+
 #include "kvgpu/barrier.h"
 
 namespace kvgpu::worker {
@@ -27,7 +30,7 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
   uint64_t tail = tail_.load(std::memory_order_relaxed);
   const uint64_t to_end = QUEUE_BYTES - (tail & (QUEUE_BYTES - 1));
   const uint64_t total = bytes > to_end ? to_end + bytes : bytes;
-  for (Spin spin; !fits(total, tail);) spin.wait();
+  while (!fits(total, tail)) nap();
   if (bytes > to_end) {
     Slot& unused = *slot_at(tail);
     unused.op = nullptr;
@@ -38,6 +41,8 @@ std::byte* TaskQueue::reserve(uint32_t padded_bytes) {
   reserved_bytes_ = bytes;
   return record_of(slot_at(tail));
 }
+
+void TaskQueue::nap() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
 // What reserve() leaves unused at the buffer's end is less than the record itself takes.
 bool TaskQueue::has_room(uint32_t padded_bytes) {

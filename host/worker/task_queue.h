@@ -21,7 +21,7 @@ class TaskQueue {
   enum class Waits { FOR_DEVICES, NEVER };  // do records have a `wait_for`?
   explicit TaskQueue(Waits waits);
 
-  // Producer. Room for a record of this size, contiguous; waits while the queue is full, which
+  // Producer. Room for a record of this size, contiguous; naps while the queue is full, which
   // makes the ring fill and the guest wait, as it would natively. The consumer has been told of
   // what is there.
   std::byte* reserve(uint32_t padded_bytes);
@@ -32,6 +32,10 @@ class TaskQueue {
   void commit(const Task& task);  // all of that
   // Would reserve() return at once?
   bool has_room(uint32_t padded_bytes);
+  // One step of the wait for room. The consumer has records for a millisecond and more, and needs
+  // what a thread that spins takes from it: the other half of its processor, and a line for each
+  // look.
+  static void nap();
 
   // Consumer. The next record; false: none yet.
   bool peek(Task* task);
