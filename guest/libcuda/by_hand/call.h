@@ -19,24 +19,14 @@ enum class ContextRule { NEEDED, OPTIONAL };
 class Call {
  public:
   // Needs a current context unless `context` is given.
-  explicit Call(CaptureRule rule, Context* context = nullptr,
-                ContextRule context_rule = ContextRule::NEEDED)
+  [[gnu::always_inline]] explicit Call(CaptureRule rule, Context* context = nullptr,
+                                       ContextRule context_rule = ContextRule::NEEDED)
       : context_(context) {
-    if (context_ == nullptr) context_ = current_context();
-    // On driver 580 an error is a context's: without one it is the context that is missed.
-    const bool is_missed = context_ == nullptr && context_rule == ContextRule::NEEDED;
-    if (!is_missed && (status_ = Session::get().pending_error()) != CUDA_SUCCESS) return;
-    if (Session::in_callback()) {
-      status_ = CUDA_ERROR_NOT_PERMITTED;
-      return;
-    }
-    const bool usable = context_ != nullptr && context_->active.load(std::memory_order_acquire);
-    if (!usable && context_rule == ContextRule::NEEDED) {
-      status_ = context_ == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    } else if (rule == CaptureRule::FORBIDDEN) {
-      status_ = unsafe_call_allowed();
-    }
-    if (!usable) context_ = nullptr;
+    // Of work for a stream, nearly always.
+    const bool is_plain = context != nullptr && rule == CaptureRule::ALLOWED;
+    const bool may_go =
+        is_plain && context->active.load(std::memory_order_acquire) && Session::get().lets_go_on();
+    if (!may_go) check(rule, context_rule);
   }
 
   CUresult status() const { return status_; }
@@ -63,6 +53,24 @@ class Call {
   }
 
  private:
+  void check(CaptureRule rule, ContextRule context_rule) {
+    if (context_ == nullptr) context_ = current_context();
+    // On driver 580 an error is a context's: without one it is the context that is missed.
+    const bool is_missed = context_ == nullptr && context_rule == ContextRule::NEEDED;
+    if (!is_missed && (status_ = Session::get().pending_error()) != CUDA_SUCCESS) return;
+    if (Session::in_callback()) {
+      status_ = CUDA_ERROR_NOT_PERMITTED;
+      return;
+    }
+    const bool usable = context_ != nullptr && context_->active.load(std::memory_order_acquire);
+    if (!usable && context_rule == ContextRule::NEEDED) {
+      status_ = context_ == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    } else if (rule == CaptureRule::FORBIDDEN) {
+      status_ = unsafe_call_allowed();
+    }
+    if (!usable) context_ = nullptr;
+  }
+
   Context* context_;
   CUresult status_ = CUDA_SUCCESS;
 };

@@ -15,18 +15,8 @@
 
 namespace kvgpu::guest {
 
-namespace {
+static ContextStack& context_stack() { return of_this_thread<ContextStack>(); }
 
-// The last one is current; contexts are never given back to the allocator.
-struct ContextStack : std::vector<Context*> {};
-ContextStack& context_stack() { return of_this_thread<ContextStack>(); }
-
-}  // namespace
-
-Context* current_itself() {
-  const ContextStack& stack = context_stack();
-  return stack.empty() ? nullptr : stack.back();
-}
 uint64_t next_context_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;

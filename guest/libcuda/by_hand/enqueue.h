@@ -12,7 +12,7 @@ CUresult mark_stream(Stream& stream, uint64_t* number);
 
 class Enqueue {
  public:
-  explicit Enqueue(CUstream stream) : Enqueue(stream, current_itself()) {}
+  [[gnu::always_inline]] explicit Enqueue(CUstream stream) : Enqueue(stream, current_itself()) {}
 
   // On a stream of ours.
   explicit Enqueue(Stream& stream)
@@ -85,10 +85,10 @@ class Enqueue {
   }
 
  private:
-  Enqueue(CUstream stream, Context* itself)
+  [[gnu::always_inline]] Enqueue(CUstream stream, Context* itself)
       : call_(CaptureRule::ALLOWED, context_of(stream, itself)) {
     if ((status_ = call_.status()) != CUDA_SUCCESS) return;
-    stream_ = find_stream(stream, &status_, itself);
+    stream_ = find_stream_there(stream, &status_, itself);
     if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);
   }
 

@@ -49,10 +49,8 @@ CUresult check_shape(const Function& function, const wire::DeviceInfo& device,
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-CUresult gather_params(const Function& function, void** kernel_params, void** extra,
-                       std::byte* buffer, uint32_t* bytes) {
+[[gnu::always_inline]] inline CUresult gather(const Function& function, void** kernel_params,
+                                              void** extra, std::byte* buffer, uint32_t* bytes) {
   *bytes = 0;
   if (function.param_bytes > wire::MAX_PARAM_BYTES) return CUDA_ERROR_INVALID_VALUE;
   if (kernel_params != nullptr) {
@@ -88,6 +86,13 @@ CUresult gather_params(const Function& function, void** kernel_params, void** ex
   if (len < function.param_bytes) std::memset(buffer + len, 0, function.param_bytes - len);
   *bytes = std::max(function.param_bytes, static_cast<uint32_t>(len));
   return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult gather_params(const Function& function, void** kernel_params, void** extra,
+                       std::byte* buffer, uint32_t* bytes) {
+  return gather(function, kernel_params, extra, buffer, bytes);
 }
 
 namespace {
@@ -146,9 +151,9 @@ CUresult keep_behind_taken_memory(const Enqueue& enqueue, const Attributes& attr
   return mark_stream(stream, &number);
 }
 
-CUresult launch_on(const Enqueue& enqueue, wire::Op op, Function& function,
-                   const CUlaunchConfig& config, void** kernel_params, void** extra,
-                   const Attributes& attributes) {
+template <wire::Op op>
+CUresult launch_on(const Enqueue& enqueue, Function& function, const CUlaunchConfig& config,
+                   void** kernel_params, void** extra, const Attributes& attributes) {
   if (const CUresult bad = need_description(function)) return bad;
   const auto& device =
       Session::get().devices()[static_cast<size_t>(enqueue.stream().context->device)].info;
@@ -158,7 +163,7 @@ CUresult launch_on(const Enqueue& enqueue, wire::Op op, Function& function,
   }
   alignas(16) std::byte params[wire::MAX_PARAM_BYTES];
   wire::Launch body{};
-  const CUresult bad = gather_params(function, kernel_params, extra, params, &body.param_bytes);
+  const CUresult bad = gather(function, kernel_params, extra, params, &body.param_bytes);
   if (bad != CUDA_SUCCESS) return bad;
   body.function = function.handle;
   body.grid[0] = config.gridDimX;
@@ -191,14 +196,15 @@ void expect_output(const Enqueue& enqueue) {
   }
 }
 
-CUresult launch(wire::Op op, CUfunction f, const CUlaunchConfig& config, void** kernel_params,
-                void** extra, const Attributes& attributes) {
+template <wire::Op op>
+CUresult launch(CUfunction f, const CUlaunchConfig& config, void** kernel_params, void** extra,
+                const Attributes& attributes) {
   const Enqueue enqueue(config.hStream);
   if (enqueue.status() != CUDA_SUCCESS) return enqueue.status();
   Function* const function = find(f);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result =
-      launch_on(enqueue, op, *function, config, kernel_params, extra, attributes);
+      launch_on<op>(enqueue, *function, config, kernel_params, extra, attributes);
   if (result == CUDA_SUCCESS && function->prints) [[unlikely]]
     expect_output(enqueue);
   return result;
@@ -249,7 +255,7 @@ CUresult launch_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDim
   config.blockDimZ = blockDimZ;
   config.sharedMemBytes = sharedMemBytes;
   config.hStream = hStream;
-  return launch(wire::Op::cuLaunchKernel, f, config, kernelParams, extra, NO_ATTRIBUTES);
+  return launch<wire::Op::cuLaunchKernel>(f, config, kernelParams, extra, NO_ATTRIBUTES);
 }
 
 CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
@@ -259,7 +265,7 @@ CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction f, void** ker
   if (const CUresult bad = gather_attributes(*config, &attributes)) return bad;
   CUlaunchConfig own = *config;
   if (own.hStream == nullptr) own.hStream = default_stream;
-  return launch(wire::Op::cuLaunchKernelEx, f, own, kernelParams, extra, attributes);
+  return launch<wire::Op::cuLaunchKernelEx>(f, own, kernelParams, extra, attributes);
 }
 
 CUresult launch_cooperative_kernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,

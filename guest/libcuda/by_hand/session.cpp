@@ -16,8 +16,9 @@
 
 namespace kvgpu::guest {
 
-Session& Session::get() {
+Session& Session::make() {
   static auto& session = *new Session;
+  made_.store(&session, std::memory_order_release);
   return session;
 }
 

@@ -45,7 +45,10 @@ struct DeviceState {
 
 class Session {
  public:
-  static Session& get();
+  static Session& get() {
+    Session* const made = made_.load(std::memory_order_acquire);
+    return made != nullptr ? *made : make();
+  }
 
   // cuInit: connects, maps, asks for the devices. Idempotent; what failed once is tried again at
   // the next call.
@@ -60,17 +63,15 @@ class Session {
   CUresult pending_error() {
     if (!is_open()) [[unlikely]]
       return CUDA_ERROR_NOT_INITIALIZED;
-    // acquire: pairs with the worker's release in Poison::fail()
-    if (load_acquire(host_page_->error_word) == thread_.told &&
-        ended_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] {
-      return CUDA_SUCCESS;
-    }
-    return take_error();
+    return is_told() ? CUDA_SUCCESS : take_error();
   }
+
+  // Neither that nor a host function in the way.
+  bool lets_go_on() const { return is_open() && is_told() && !thread_.runs_callback; }
 
   // The error of a context that is broken.
   CUresult fault() const {
-    const uint64_t word = load_acquire(host_page_->error_word);  // pairs as in pending_error()
+    const uint64_t word = load_acquire(host_page_->error_word);  // pairs as in is_told()
     if (!ErrorWord::sticky(word)) [[likely]]
       return CUDA_SUCCESS;
     return static_cast<CUresult>(ErrorWord::error(word));
@@ -226,6 +227,16 @@ class Session {
     ~ThreadEnd();
   };
 
+  // Does the thread know all errors that there are?
+  bool is_told() const {
+    // acquire: pairs with the worker's release in Poison::fail()
+    return load_acquire(host_page_->error_word) == thread_.told &&
+           ended_.load(std::memory_order_relaxed) == CUDA_SUCCESS;
+  }
+
+  static Session& make();
+  static inline std::atomic<Session*> made_{nullptr};  // release by make(), acquire by get()
+
   static CUresult too_new(wire::Op op);
 
   CUresult open_locked();
@@ -269,8 +280,11 @@ class Session {
     return result == CUDA_SUCCESS ? wait_reply(header.call_id, &pending)
                                   : abandon(header.call_id, result);
   }
+  // Part of who calls it, where the sizes of the parts are known, and the thread's own words are at
+  // hand: a third of a launch's instructions.
   template <typename... Parts>
-  CUresult submit(wire::Header* header, int device, Carries what, const Parts&... parts) {
+  [[gnu::always_inline]] CUresult submit(wire::Header* header, int device, Carries what,
+                                         const Parts&... parts) {
     const uint32_t len_bytes = sizeof *header + (0 + ... + parts.len_bytes);
     if (len_bytes > wire::MAX_RECORD_BYTES) return CUDA_ERROR_NOT_SUPPORTED;
     header->target = wire::make_target(0, static_cast<uint32_t>(device), thread_.number);
@@ -304,7 +318,7 @@ class Session {
     return CUDA_SUCCESS;
   }
   // These hold command_mutex_. The thread gives work: it has been told of what was skipped.
-  CUresult begin_work(std::unique_lock<ShortLock>& lock) {
+  [[gnu::always_inline]] CUresult begin_work(std::unique_lock<ShortLock>& lock) {
     while (thread_.told != acknowledged_) [[unlikely]] {
       lock.unlock();
       if (const CUresult bad = take_error()) return bad;

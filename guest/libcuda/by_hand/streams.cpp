@@ -57,19 +57,16 @@ Stream* per_thread_stream(Context& context, CUresult* error) {
 
 }  // namespace
 
-Context* context_of(CUstream handle, Context* itself) {
-  if (Context* const current = current_context(itself)) return current;
-  const Stream* const stream = tables().streams.find(to_wire(handle));
-  return stream == nullptr ? nullptr : stream->context;
-}
-
 Stream* find_stream(CUstream handle, CUresult* error, Context* itself) {
   const Context* const context = context_of(handle, itself);
   if (context == nullptr || !context->active.load(std::memory_order_acquire)) {
     *error = context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return nullptr;
   }
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return itself->legacy;
+  return find_stream_there(handle, error, itself);
+}
+
+Stream* find_named_stream(CUstream handle, CUresult* error, Context* itself) {
   if (handle == CU_STREAM_PER_THREAD && itself->primary == nullptr) {
     return per_thread_stream(*itself, error);
   }
