@@ -21,7 +21,8 @@ struct Dependencies {
 // that it is made in. Memory is the primary context's.
 wire::Handle context_of(const GraphCall& call, const NodeBody& body) {
   if (body.type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC || call.context() == 0) return call.context();
-  return body.context() == nullptr ? current_itself()->handle : body.context()->handle;
+  const Context* const itself = body.context() == nullptr ? current_itself() : body.context();
+  return itself == nullptr ? 0 : itself->handle;
 }
 
 CUresult add(CUgraphNode* out, CUgraph handle, const Dependencies& after, NodeBody& body) {
