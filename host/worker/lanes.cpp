@@ -182,19 +182,16 @@ bool Lanes::give(const Task& task, Stream& stream) {
 }
 
 bool Lanes::are_busy() {
-  if (are_used_) {
-    if (n_untold_ > 0) tell();
-    const Spin::Clock::time_point now = Spin::Clock::now();
-    if (now - looked_ < BETWEEN_LOOKS) return true;
-    looked_ = now;
-    const bool all_through =
-        std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_through(); });
-    if (!all_through && !any_has_given_up()) return true;
-    settle();
-    if (home_->holds_any()) return true;
-  }
-  pressure_.relieve();
-  return false;
+  if (!are_used_) return false;
+  if (n_untold_ > 0) tell();
+  const Spin::Clock::time_point now = Spin::Clock::now();
+  if (now - looked_ < BETWEEN_LOOKS) return true;
+  looked_ = now;
+  const bool all_through =
+      std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_through(); });
+  if (!all_through && !any_has_given_up()) return true;
+  settle();
+  return home_->holds_any();
 }
 
 void Lanes::settle() {

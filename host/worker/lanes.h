@@ -65,9 +65,11 @@ class Lanes {
   // True: a lane has the record. Else all that came before has been executed, or is held by the
   // home executor, and the caller gives it this one.
   bool take(const Task& task);
-  // The ring is empty. True: lanes are still at work, or the home executor now holds what they
-  // have given up.
+  // The ring is empty. True: lanes are at work, or were some µs ago, or the home executor now holds
+  // what they have given up.
   bool are_busy();
+  // It is, and nothing is held.
+  void relieve() { pressure_.relieve(); }
   // And it has been for so long that the reader sleeps.
   void rest() { pressure_.end(); }
   bool are_of(const Executor& executor) const { return &executor == home_; }

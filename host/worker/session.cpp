@@ -310,9 +310,13 @@ bool Session::release_some_of_all() {
 }
 
 // What may go later, without another record.
-bool Session::holds_any() const {
+bool Session::holds_any() {
+  // First: whatever is held, lanes may have to be told of their last records.
+  if (lanes_ != nullptr && lanes_->are_busy()) return true;
   const auto holds = [](const auto& executor) { return executor->holds_any(); };
-  return std::ranges::any_of(executors_, holds) || (lanes_ != nullptr && lanes_->are_busy());
+  if (std::ranges::any_of(executors_, holds)) return true;
+  if (lanes_ != nullptr) lanes_->relieve();
+  return false;
 }
 
 bool Session::execute_one() {

@@ -193,7 +193,7 @@ class Session {
   [[nodiscard]] bool are_several_at_work(const Task& task, Executor& executor);
   void give_each_a_thread();
   bool release_some_of_all();
-  bool holds_any() const;
+  bool holds_any();
   void hand_over(Task task, Executor& executor);
   void handle_direct(const Task& task);
   bool looks_on(Spin* spin) const;

@@ -32,9 +32,8 @@ class TaskQueue {
   void commit(const Task& task);  // all of that
   // Would reserve() return at once?
   bool has_room(uint32_t padded_bytes);
-  // One step of the wait for room. The consumer has records for a millisecond and more, and needs
-  // what a thread that spins takes from it: the other half of its processor, and a line for each
-  // look.
+  // One step of the wait for room. The consumer has records for longer, and needs what a thread
+  // that spins takes from it: the other half of its processor, and a line for each look.
   static void nap();
 
   // Consumer. The next record; false: none yet.

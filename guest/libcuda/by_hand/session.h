@@ -281,7 +281,7 @@ class Session {
                                   : abandon(header.call_id, result);
   }
   // Part of who calls it, where the sizes of the parts are known, and the thread's own words are at
-  // hand: a third of a launch's instructions.
+  // hand.
   template <typename... Parts>
   [[gnu::always_inline]] CUresult submit(wire::Header* header, int device, Carries what,
                                          const Parts&... parts) {

@@ -28,6 +28,21 @@ struct Second {
   CUcontext context = nullptr;
 };
 
+// More than a stream takes, for one of the second device that waits; so little of all that one
+// thread of the worker still has both devices. The memory there is LAST_THERE in the end.
+constexpr int LAST_THERE = 799;
+void fill_there(const Gpu& gpu, const Second& second, const Ints& there, CUstream waiting,
+                const Ints& here, CUstream busy) {
+  constexpr int AT_ONCE = 200, BETWEEN = 4200;
+  for (int i = 0; i <= LAST_THERE; ++i) {
+    CU(cuMemsetD32Async(there.dptr, static_cast<unsigned>(i), 1, waiting));
+    if (i % AT_ONCE != AT_ONCE - 1) continue;
+    CU(cuCtxSetCurrent(gpu.context));
+    for (int n = 0; n < BETWEEN; ++n) add_one(gpu, here, busy);
+    CU(cuCtxSetCurrent(second.context));
+  }
+}
+
 bool can_access(CUdevice device, CUdevice peer) {
   int can = 99;
   CU(cuDeviceCanAccessPeer(&can, device, peer));
@@ -227,7 +242,7 @@ TEST_CASE("peers: what is held of one device goes on while the other one is neve
     MESSAGE("no two devices");
     return;
   }
-  constexpr int HELD = 200, BETWEEN = 4200, TIMES = 4, LIMIT_S = 60;
+  constexpr int LIMIT_S = 60;
   const Ints here(1, 0);
   CUstream gated = nullptr, busy = nullptr, waiting = nullptr;
   CUevent opened = nullptr;
@@ -241,12 +256,7 @@ TEST_CASE("peers: what is held of one device goes on while the other one is neve
     const Ints there(1, 0);
     CU(cuStreamCreate(&waiting, CU_STREAM_NON_BLOCKING));
     CU(cuStreamWaitEvent(waiting, opened, 0));
-    for (int time = 0; time < TIMES; ++time) {
-      for (int i = 0; i < HELD; ++i) CU(cuMemsetD32Async(there.dptr, time * HELD + i, 1, waiting));
-      CU(cuCtxSetCurrent(gpu.context));
-      for (int i = 0; i < BETWEEN; ++i) add_one(gpu, here, busy);
-      CU(cuCtxSetCurrent(second.context));
-    }
+    fill_there(gpu, second, there, waiting, here, busy);
     std::atomic<bool> is_done{false}, was_busy{false};
     std::thread launching([&] {
       cuCtxSetCurrent(gpu.context);
@@ -261,11 +271,67 @@ TEST_CASE("peers: what is held of one device goes on while the other one is neve
     is_done = true;
     launching.join();
     CHECK(was_busy);
-    CHECK(there.read() == std::vector<int>(1, TIMES * HELD - 1));
+    CHECK(there.read() == std::vector<int>(1, LAST_THERE));
     CU(cuStreamDestroy(waiting));
   }
   CU(cuStreamSynchronize(busy));
   CU(cuStreamDestroy(gated));
   CU(cuStreamDestroy(busy));
+  CU(cuEventDestroy(opened));
+}
+
+TEST_CASE("peers: threads of one device launch on while the other one's full stream waits") {
+  const Gpu gpu;
+  if (n_devices() < 2) {
+    MESSAGE("no two devices");
+    return;
+  }
+  constexpr int THREADS = 6, LAUNCHES = 2000, PAUSES = 5, LIMIT_S = 20;
+  const Ints here(THREADS + 1, 0);
+  CUstream gated = nullptr, waiting = nullptr, streams[THREADS + 1]{};
+  CUevent opened = nullptr;
+  CU(cuStreamCreate(&gated, CU_STREAM_NON_BLOCKING));
+  for (CUstream& stream : streams) CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuEventCreate(&opened, CU_EVENT_DISABLE_TIMING));
+  {
+    Gate gate(gpu, gated);
+    CU(cuEventRecord(opened, gated));
+    const Second second(gpu);
+    const Ints there(1, 0);
+    CU(cuStreamCreate(&waiting, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamWaitEvent(waiting, opened, 0));
+    fill_there(gpu, second, there, waiting, here, streams[THREADS]);
+    std::atomic<int> n_late{0};
+    const auto is_late = [&](CUstream stream) {
+      const auto begun = std::chrono::steady_clock::now();
+      while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
+        if (std::chrono::steady_clock::now() - begun > std::chrono::seconds(LIMIT_S)) return true;
+        std::this_thread::yield();
+      }
+      return false;
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < THREADS; ++i) {
+      threads.emplace_back([&, i] {
+        (void)cuCtxSetCurrent(gpu.context);
+        for (int n = 0; n < LAUNCHES; ++n) add_one(gpu, here, streams[i]);
+        n_late += is_late(streams[i]);
+        // What executes them has nothing to do, and sleeps.
+        for (int n = 0; n < PAUSES && n_late == 0; ++n) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          add_one(gpu, here, streams[i]);
+          n_late += is_late(streams[i]);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(n_late == 0);
+    gate.open();
+    CU(cuStreamSynchronize(waiting));
+    CHECK(there.read() == std::vector<int>(1, LAST_THERE));
+    CU(cuStreamDestroy(waiting));
+  }
+  for (CUstream stream : streams) CU(cuStreamDestroy(stream));
+  CU(cuStreamDestroy(gated));
   CU(cuEventDestroy(opened));
 }
