@@ -47,8 +47,8 @@ uint64_t next_context_id();  // of cuCtxGetId
 // The object behind a stream argument: null, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are in the
 // current context, a handle says itself where it is. Null and `error` where it is no stream.
 Stream* find_stream(CUstream handle, CUresult* error, Context* itself = current_itself());
+// The same where its context is active. The first: of all streams but the legacy one.
 Stream* find_named_stream(CUstream handle, CUresult* error, Context* itself);
-// The same where its context is active.
 inline Stream* find_stream_there(CUstream handle, CUresult* error, Context* itself) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return itself->legacy;
   return find_named_stream(handle, error, itself);
