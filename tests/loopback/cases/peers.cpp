@@ -304,7 +304,7 @@ TEST_CASE("peers: threads of one device launch on while the other one's full str
     std::atomic<int> n_late{0};
     const auto is_late = [&](CUstream stream) {
       const auto begun = std::chrono::steady_clock::now();
-      CUresult result;
+      CUresult result = CUDA_SUCCESS;
       while ((result = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
         if (std::chrono::steady_clock::now() - begun > std::chrono::seconds(LIMIT_S)) return true;
         std::this_thread::yield();
