@@ -151,7 +151,22 @@ def ways() -> dict[str, Any]:
             ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, device, one) for one in (other, device)
         ]
         said["other"] = pynvml.nvmlDeviceGetPciInfo(other).busId
+        said["smi_way"] = smi_way(pynvml.nvmlDeviceGetPciInfo(device).busId, said["other"])
     return said
+
+
+def smi_way(bus_id: str, other_bus_id: str) -> int:
+    """Return the way between two devices as nvidia-smi asks for it: by entry 23 of its table."""
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    table = ctypes.POINTER(ctypes.c_void_p)()
+    table_id = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
+    if result := library.nvmlInternalGetExportTable(ctypes.byref(table), table_id):
+        raise SystemExit(f"no table: {result}")
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+    way = ctypes.c_uint(~0)
+    if result := kind(table[23])(bus_id.encode(), other_bus_id.encode(), ctypes.byref(way)):
+        raise SystemExit(f"no way between two devices: {result}")
+    return way.value
 
 
 def every() -> dict[str, Any]:

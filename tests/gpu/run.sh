@@ -116,7 +116,7 @@ part_record() {
   for name in $names; do
     log=$out/record/$name recorded=tests/data/recorded/$name.txt
     CUDA_FORCE_PTX_JIT=1 RAW_RESULTS=$log.raw run_one "$log" "$programs_dir/$name"
-    { echo "# $(<"$out/gpu.txt")" && stable_lines "$log.out"; } >"$log.txt"
+    { echo "# $(head -n 1 "$out/gpu.txt")" && stable_lines "$log.out"; } >"$log.txt"
     if [[ $(<"$log.status") -ne 0 ]]; then
       echo "FAILED  $name: exit status $(<"$log.status")"
       tail -n 20 "$log.out" "$log.err"

@@ -130,6 +130,14 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t, nvmlDevice_t,
   *level = NVML_TOPOLOGY_NODE;
   return NVML_SUCCESS;
 }
+nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t, nvmlBrandType_t* brand) {
+  *brand = NVML_BRAND_NVIDIA;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t, nvmlDeviceArchitecture_t* architecture) {
+  *architecture = NVML_DEVICE_ARCH_HOPPER;
+  return NVML_SUCCESS;
+}
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t, nvmlTemperatureSensors_t, unsigned* celsius) {
   *celsius = 41;
   return NVML_SUCCESS;

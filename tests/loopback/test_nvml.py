@@ -132,6 +132,7 @@ def test_links_and_ways_between_the_slices_own_devices() -> None:
     assert ways["n_links"] == [4, 3]  # of them to a switch
     assert ways["p2p"] == [0, 0, 0, 0, 1]
     assert ways["ancestors"] == [40, {"error": NOT_SUPPORTED}]
+    assert ways["smi_way"] == 3  # NODE
     assert len(none) == 14
     online = Path("/sys/devices/system/cpu/online").read_text().strip()
     n_processors = int(online.rpartition("-")[2]) + 1

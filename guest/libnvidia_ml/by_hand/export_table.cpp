@@ -20,7 +20,8 @@ constexpr size_t N_ENTRIES = 270;  // of 580
 
 enum Entry : size_t {
   SIZE_BYTES = 0,  // of the table: nvidia-smi calls no entry beyond
-  NOTE = 26,       // called around each answer, with texts; nothing depends on it
+  COMMON_ANCESTOR = 23,
+  NOTE = 26,  // called around each answer, with texts; nothing depends on it
   BEFORE_MONITORS =
       72,  // of each device before dmon and pmon: 0 or an error means that it has neither
   HANDLE_BY_INDEX = 81,
@@ -40,6 +41,22 @@ static_assert(sizeof(ProcessEntry) == 4128);
 
 nvmlReturn_t not_supported() { return NVML_ERROR_NOT_SUPPORTED; }
 nvmlReturn_t take_note() { return NVML_SUCCESS; }
+
+// The way between two devices, as nvidia-smi numbers it: PIX, PXB, PHB, NODE, SYS (of 550, too).
+nvmlReturn_t common_ancestor(const char* bus_id1, const char* bus_id2, unsigned* way) {
+  nvmlDevice_t device1 = nullptr, device2 = nullptr;
+  if (way == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (const nvmlReturn_t bad = nvmlDeviceGetHandleByPciBusId_v2(bus_id1, &device1)) return bad;
+  if (const nvmlReturn_t bad = nvmlDeviceGetHandleByPciBusId_v2(bus_id2, &device2)) return bad;
+  nvmlGpuTopologyLevel_t level = NVML_TOPOLOGY_INTERNAL;
+  if (const nvmlReturn_t bad = nvmlDeviceGetTopologyCommonAncestor(device1, device2, &level)) {
+    return bad;
+  }
+  constexpr nvmlGpuTopologyLevel_t WAYS[] = {NVML_TOPOLOGY_SINGLE, NVML_TOPOLOGY_MULTIPLE,
+                                             NVML_TOPOLOGY_HOSTBRIDGE, NVML_TOPOLOGY_NODE};
+  *way = static_cast<unsigned>(std::ranges::lower_bound(WAYS, level) - WAYS);
+  return NVML_SUCCESS;
+}
 
 nvmlReturn_t before_monitors(nvmlDevice_t device, unsigned* out) { return answer(device, out, 1); }
 
@@ -69,6 +86,7 @@ std::array<const void*, N_ENTRIES> make_table() {
   std::array<const void*, N_ENTRIES> table;
   table.fill(address(&not_supported));
   table[SIZE_BYTES] = reinterpret_cast<const void*>(sizeof table);
+  table[COMMON_ANCESTOR] = address(&common_ancestor);
   table[NOTE] = address(&take_note);
   table[BEFORE_MONITORS] = address(&before_monitors);
   table[HANDLE_BY_INDEX] = address(&nvmlDeviceGetHandleByIndex_v2);

@@ -48,6 +48,7 @@ struct Things {
     CUgraph ended = nullptr;
     for (const CUstream stream : {capturing, made_other}) (void)cuStreamEndCapture(stream, &ended);
     (void)cuMemHostUnregister(registered);
+    (void)cuMemFree(pooled);            // what is left there, the device's own pool keeps
     (void)cuMemPoolDestroy(made_pool);  // addresses for a hundred of them are many
   }
   Gpu gpu;
