@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import catalog, machine, report, results
-from benchmarks.runner import Runner
+from benchmarks.runner import Effort, Runner
 from benchmarks.served import BenchError
 from benchmarks.sides import Sides, choose_driver
 
@@ -28,6 +28,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="at most 2 minutes: a look")
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--effort", type=float, help="how much of each measurement (1: all)")
+    parser.add_argument(
+        "--whole", default="", help="subjects or rows that --effort does not shorten"
+    )
     parser.add_argument("--driver", default="auto", help="auto, nvidia or software")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("--seconds", type=float, help="begin nothing after so long")
@@ -51,7 +54,8 @@ def measure(options: argparse.Namespace, table: catalog.Catalog) -> results.Resu
         end_s = time.monotonic() + options.seconds
         logs = options.out / "log"
         logs.mkdir(exist_ok=True)
-        runner = Runner(sides, options.effort, options.pairs, end_s, logs)
+        effort = Effort(options.effort, whole_subjects(options, table))
+        runner = Runner(sides, effort, options.pairs, end_s, logs)
         for name in dict.fromkeys(row.subject for row in rows):
             subject = table.subjects[name]
             ids = [row.id for row in rows if row.subject == name]
@@ -74,6 +78,11 @@ def measure(options: argparse.Namespace, table: catalog.Catalog) -> results.Resu
             found.write(path, table)
             tell(table, found, ids, f"{name}, {time.monotonic() - begin_s:.0f} s")
     return found
+
+
+def whole_subjects(options: argparse.Namespace, table: catalog.Catalog) -> frozenset[str]:
+    names = [name for name in options.whole.split(",") if name]
+    return frozenset(row.subject for row in table.choose(names)) if names else frozenset()
 
 
 def left_out(subject: catalog.Subject, options: argparse.Namespace, driver: str) -> str:

@@ -34,10 +34,21 @@ class Pair:
     remoted: Figures
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How much of each measurement is made (1: all)."""
+
+    share: float
+    whole: frozenset[str] = frozenset()  # subjects that are measured at full length all the same
+
+    def of(self, subject: Subject) -> float:
+        return 1.0 if subject.name in self.whole else self.share
+
+
 class Runner:
     """Knows the sides, how much to measure, and when to stop."""
 
-    def __init__(self, sides: Sides, effort: float, pairs: int, end_s: float, logs: Path) -> None:
+    def __init__(self, sides: Sides, effort: Effort, pairs: int, end_s: float, logs: Path) -> None:
         self._sides = sides
         self._effort = effort
         self._pairs = pairs
@@ -73,7 +84,7 @@ class Runner:
 
     def _process(self, subject: Subject, name: str, *options: str) -> Served:
         side = self._sides.get(name)
-        command = [*command_of(subject.command, self._effort), *options]
+        command = [*command_of(subject.command, self._effort.of(subject)), *options]
         log = self._logs / f"{subject.name}.{name}.log"
         return Served(command, environment_of(subject, side), log)
 
@@ -142,7 +153,7 @@ class Runner:
             with self._killing(processes):
                 limit_s = self._left_s(subject.limit_s)
                 side = self._sides.get(name)
-                return host_costs.session(processes[name], side, self._effort, limit_s)
+                return host_costs.session(processes[name], side, self._effort.of(subject), limit_s)
 
         return {name: partial(measure, name) for name in subject.sides}
 
@@ -150,5 +161,7 @@ class Runner:
         log = self._logs / f"{subject.name}.log"
         limit_s = self._left_s(subject.limit_s)
         side = self._sides.get("remoted")
-        n = host_costs.sessions_at_once(side, subject.command, log, self._effort, limit_s)
+        n = host_costs.sessions_at_once(
+            side, subject.command, log, self._effort.of(subject), limit_s
+        )
         return {"sessions_at_once": n}
