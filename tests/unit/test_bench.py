@@ -14,6 +14,7 @@ from framework.loopback import ROOT
 sys.path.append(str(ROOT))
 try:
     from benchmarks import catalog, figures, report, results
+    from benchmarks.runner import Effort
     from benchmarks.served import BenchError, Served
 finally:
     sys.path.remove(str(ROOT))  # where `host` is, which must be found as kvgpu.host only
@@ -152,3 +153,9 @@ def test_program_that_ends_says_why(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="status 1: no GPU"):
         served.ask("warm", 20)
     served.close()
+
+
+def test_whole_subjects_are_not_shortened() -> None:
+    effort = Effort(0.1, frozenset({"launch"}))
+    assert effort.of(TABLE.subjects["launch"]) == 1.0
+    assert effort.of(TABLE.subjects["wait"]) == 0.1
