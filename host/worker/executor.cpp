@@ -82,6 +82,8 @@ void tell_of_functions(Session& session, const Task& task, CUresult why) {
   }
 }
 
+}  // namespace
+
 void note_failure(Session& session, const Task& task, CUresult result) {
   if (result != CUDA_ERROR_NOT_READY) session.activity.fail(task.op->name, result);
   if (!is_sticky(result) && task.wants_reply()) return;
@@ -96,6 +98,8 @@ void note_failure(Session& session, const Task& task, CUresult result) {
   if (is_sticky(result)) session.print_last_words();
   session.poison.fail(task.seq, task.position, task.header.opcode, result, is_sticky(result));
 }
+
+namespace {
 
 // Part of who takes a record: each call within a call costs each launch.
 [[gnu::always_inline]] inline void perform(Session& session, const Task& task) {
@@ -126,7 +130,8 @@ Executor::Executor(Session* session, int device, Pool* pool)
       pool_(pool),
       queue_(TaskQueue::Waits::FOR_DEVICES),
       backlog_(session),
-      cache_(&session->handles) {}
+      cache_(&session->handles),
+      launches_(session, &cache_, device) {}
 
 void Executor::start() { std::thread(&Executor::run, this).detach(); }
 
@@ -147,7 +152,7 @@ bool Executor::step() {
   Task task;
   if (!queue_.peek(&task)) return release_some();
   take(task);
-  queue_.pop(task);
+  queue_.pop(1);
   return true;
 }
 
@@ -186,6 +191,13 @@ void Executor::take(Task& task) {
   done_seq_.store(task.seq, std::memory_order_release);
   if (session_->dependencies.any() && ++since_release_ >= RELEASE_EVERY) {
     (void)session_->release_some(*this);
+  }
+}
+
+// Nothing is held that they might come after, or they would not be a run.
+void Executor::give_launches() {
+  if (const uint64_t last_seq = launches_.give()) {
+    done_seq_.store(last_seq, std::memory_order_release);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "backlog.h"
 #include "handle_cache.h"
 #include "kvgpu/ring.h"
+#include "launch_run.h"
 #include "pool.h"
 #include "spin.h"
 #include "task_queue.h"
@@ -31,6 +32,9 @@ class Executor {
   // The same for who reads and executes in one thread (Session::read_commands()): this record,
   // whose body lasts as long as the call; some of what is held.
   void take(Task& task);
+  // Launches that follow one another: whoever has filled it calls give_launches().
+  LaunchRun& launches() { return launches_; }
+  void give_launches();
   bool release_some() { return release_held(RELEASE_EVERY) > 0; }
   bool holds_any() const { return !backlog_.empty(); }
 
@@ -53,6 +57,7 @@ class Executor {
   TaskQueue queue_;
   Backlog backlog_;
   HandleCache cache_;
+  LaunchRun launches_;
   int since_release_ = 0;  // records executed since the backlog was looked at
   Spin spin_;
   // Executed, held, or given to the pool. Release by step(), acquire by wait_for_others().
@@ -61,5 +66,7 @@ class Executor {
 
 // Runs the handler of a task that may be run, and answers it.
 void run_task(Session& session, const Task& task);
+// The driver has refused what a task wanted.
+void note_failure(Session& session, const Task& task, CUresult result);
 
 }  // namespace kvgpu::worker

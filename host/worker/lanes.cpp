@@ -21,7 +21,8 @@ constexpr unsigned MOST_LANES = 8;
 size_t n_lanes() { return std::clamp(std::thread::hardware_concurrency() / 2, 2u, MOST_LANES); }
 
 // A stream that is full has room soon, or waits for something that may come after it. Seen to have
-// room it is only every StreamWindow::EVENT_EVERY launches: a millisecond, of the shortest kernels.
+// room it is only every StreamWindow::EVENT_EVERY launches: two milliseconds, of the shortest
+// kernels.
 constexpr std::chrono::milliseconds GIVES_UP_AFTER{5};
 
 // Whether a stream has room again, whether all lanes are through: to ask costs those who launch,
@@ -50,8 +51,11 @@ bool is_of_one_stream(const Task& task) {
 
 // ---- one lane
 
-Lane::Lane(Session* session)
-    : session_(session), queue_(TaskQueue::Waits::NEVER), cache_(&session->handles) {
+Lane::Lane(Session* session, int device)
+    : session_(session),
+      queue_(TaskQueue::Waits::NEVER),
+      cache_(&session->handles),
+      launches_(session, &cache_, device) {
   std::thread(&Lane::run, this).detach();  // the process ends by _exit: never joined
 }
 
@@ -64,9 +68,9 @@ void Lane::give(const Task& task) {
   given_seq_ = task.seq;
 }
 
-void Lane::taken(const Task& task) {
-  done_seq_.store(task.seq, std::memory_order_release);
-  queue_.pop(task);
+void Lane::taken(uint64_t last_seq, size_t n) {
+  done_seq_.store(last_seq, std::memory_order_release);
+  queue_.pop(n);
 }
 
 void Lane::go_on() {
@@ -80,13 +84,29 @@ void Lane::run() {
     Task task;
     if (!queue_.peek(&task)) {
       queue_.wait();
+    } else if (execute_launches(task)) {
+      continue;
     } else if (execute(task)) {
-      taken(task);
+      taken(task.seq);
     } else {
       has_given_up_.store(true, std::memory_order_release);
       has_given_up_.wait(true);
     }
   }
+}
+
+// And those behind it.
+bool Lane::execute_launches(const Task& first) {
+  if (!LaunchRun::is_launch(first.header)) return false;
+  launches_.next() = first;
+  if (!launches_.add_next()) return false;
+  while (!launches_.is_full() && queue_.peek_on(&launches_.next()) &&
+         LaunchRun::is_launch(launches_.next().header) && launches_.add_next()) {
+  }
+  const size_t n = launches_.size();
+  queue_.prefetch(n);
+  taken(launches_.give(), n);
+  return true;
 }
 
 bool Lane::execute(Task& task) {
@@ -140,7 +160,7 @@ void Lanes::start() {
   are_started_ = true;
   const size_t n = n_lanes();
   try {
-    while (lanes_.size() < n) lanes_.push_back(std::make_unique<Lane>(session_));
+    while (lanes_.size() < n) lanes_.push_back(std::make_unique<Lane>(session_, home_->device()));
   } catch (const std::system_error& error) {
     log("%zu of %zu threads to launch side by side: %s", lanes_.size(), n, error.what());
   }
@@ -212,7 +232,7 @@ void Lanes::settle() {
     }
     if (first == nullptr) break;
     home_->take(earliest);
-    first->taken(earliest);
+    first->taken(earliest.seq);
   }
   for (const auto& lane : lanes_) {
     lane->await(false);

@@ -26,7 +26,7 @@ namespace kvgpu::worker {
 
 class Lane {
  public:
-  explicit Lane(Session* session);  // may throw std::system_error: there is no thread to be had
+  Lane(Session* session, int device);  // may throw std::system_error: there is no thread to be had
 
   // The reader's.
   bool has_room(uint32_t padded_bytes) { return queue_.has_room(padded_bytes); }
@@ -39,17 +39,19 @@ class Lane {
   // What it has not done is the reader's, from `next` to `go_on`.
   bool has_given_up() const { return has_given_up_.load(std::memory_order_acquire); }
   bool next(Task* task) { return queue_.peek(task); }
-  void taken(const Task& task);
+  void taken(uint64_t last_seq, size_t n = 1);
   void go_on();
 
  private:
   void run();
   bool execute(Task& task);
-  bool wait_for_stream(const Task& task);  // which is full. False: it has waited long enough
+  bool execute_launches(const Task& first);  // false: it is none
+  bool wait_for_stream(const Task& task);    // which is full. False: it has waited long enough
 
   Session* const session_;
   TaskQueue queue_;
   HandleCache cache_;
+  LaunchRun launches_;
   // Each side writes its own with each record, and seldom looks at the other's.
   alignas(64) uint64_t given_seq_ = 0;
   alignas(64) std::atomic<uint64_t> done_seq_{0};  // release by who executes, acquire by the reader
@@ -62,6 +64,10 @@ class Lanes {
  public:
   Lanes(Session* session, Executor* home);
 
+  // Records with this header are none of the lanes' business, whatever else they hold.
+  bool leave(const wire::Header& header, const Executor& executor) const {
+    return are_of(executor) && !are_used_ && pressure_.is_none(wire::target_thread(header.target));
+  }
   // True: a lane has the record. Else all that came before has been executed, or is held by the
   // home executor, and the caller gives it this one.
   bool take(const Task& task);

@@ -227,13 +227,22 @@ void Session::sleep_until_kicked() {
   store_release(host_page->need_wakeup, 0);
 }
 
+void Session::number(Task* task) {
+  task->seq = ++seq_;
+  task->position = commands_.position();
+  activity.count(task->header.opcode);
+}
+
+void Session::take_body(Task* task, std::byte* to) {
+  commands_.take_body(task->header, to);
+  task->body = {to, task->header.len_bytes - sizeof task->header};
+}
+
 void Session::handle_record(Task& task) {
   const wire::Header& header = task.header;
-  task.seq = ++seq_;
-  task.position = commands_.position();
   task.op = find_op(header.opcode);
   if (task.op == nullptr) violation(task);
-  activity.count(header.opcode);
+  number(&task);
   const uint32_t device = wire::target_device(header.target);
   // Who waits for nothing must not fill the pool.
   if (task.op->route == Route::BLOCK && !task.wants_reply()) violation(task);
@@ -241,15 +250,46 @@ void Session::handle_record(Task& task) {
   if (wire::target_endpoint(header.target) != 0 || device >= executors_.size()) violation(task);
   Executor& executor = *executors_[device];
   if (direct || (executes_here_ && !are_several_at_work(task, executor))) {
+    if (LaunchRun::is_launch(header) && lanes_->leave(header, executor)) {
+      return read_launches(task, executor);
+    }
     alignas(16) std::byte body[wire::MAX_RECORD_BYTES];
-    commands_.take_body(header, body);
-    commands_.prefetch();
-    task.body = {body, header.len_bytes - sizeof header};
+    take_body(&task, body);
+    commands_.prefetch(wire::padded(header.len_bytes));
     if (direct) return handle_direct(task);
     if (lanes_ == nullptr || !lanes_->take(task)) executor.take(task);
     return;
   }
   hand_over(task, executor);
+}
+
+// This one, and those that follow it. None is waited for, nor fetched from the processor that has
+// just written it, before the first one is given.
+void Session::read_launches(const Task& first, Executor& executor) {
+  constexpr uint64_t FAR_BEHIND_BYTES = 16 * wire::RECORD_ALIGN_BYTES;
+  LaunchRun& run = executor.launches();
+  const uint64_t begin = commands_.position();
+  run.next() = first;
+  take_body(&run.next(), run.room());
+  const auto has_another = [&] {
+    if (run.is_full() || !commands_.is_far_behind(FAR_BEHIND_BYTES)) return false;
+    const wire::Header& next = run.next().header;
+    return commands_.peek(&run.next().header) && LaunchRun::is_launch(next) &&
+           next.target == first.header.target;
+  };
+  while (run.add_next()) {
+    if (!has_another()) {
+      commands_.prefetch(commands_.position() - begin);
+      return executor.give_launches();
+    }
+    Task& next = run.next();
+    next.op = first.op;
+    number(&next);
+    take_body(&next, run.room());
+  }
+  Task other = run.next();
+  executor.give_launches();
+  executor.take(other);
 }
 
 // To the executor's thread.

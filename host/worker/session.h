@@ -190,6 +190,9 @@ class Session {
   void uncount(const DeviceRange& range);  // from device_ranges_
   CUresult register_range(uint64_t address, uint64_t len_bytes);
   void handle_record(Task& task);  // whose header has been read
+  void number(Task* task);
+  void take_body(Task* task, std::byte* to);
+  void read_launches(const Task& first, Executor& executor);
   [[nodiscard]] bool are_several_at_work(const Task& task, Executor& executor);
   void give_each_a_thread();
   bool release_some_of_all();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "task_queue.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -70,37 +71,51 @@ void TaskQueue::commit(const Task& task) {
   wake_if_asleep();
 }
 
-// While the driver is called for the one before.
-void TaskQueue::prefetch(uint64_t position) {
-  if (position == seen_tail_) return;
-  const auto* const first = reinterpret_cast<const Line*>(slot_at(position));
-  constexpr int LINES = 3;  // of a launch
-  for (int i = 0; i < LINES; ++i) prefetch_to_read(first + i);
+void TaskQueue::prefetch(size_t n) const {
+  constexpr size_t LINES = 3;  // of a launch
+  const uint64_t end = std::min(seen_tail_, next_ + n * LINES * sizeof(Line));
+  for (uint64_t at = next_; at < end; at += sizeof(Line)) {
+    prefetch_to_read(&buffer_[(at & (QUEUE_BYTES - 1)) / sizeof(Line)]);
+  }
+}
+
+void TaskQueue::read(uint64_t position, Task* task) {
+  Slot* const slot = slot_at(position);
+  next_ = position + slot->bytes;
+  const std::byte* const record = record_of(slot);
+  std::memcpy(&task->header, record, sizeof task->header);
+  task->body = {record + sizeof task->header, task->header.len_bytes - sizeof task->header};
+  task->seq = slot->seq;
+  task->position = slot->position;
+  task->op = slot->op;
+  task->wait_for = keeps_waits_ ? waits_of(slot) : nullptr;
+}
+
+bool TaskQueue::has(uint64_t position) {
+  if (position != seen_tail_) return true;
+  // acquire: pairs with the release in publish()
+  seen_tail_ = tail_.load(std::memory_order_acquire);
+  return position != seen_tail_;
 }
 
 bool TaskQueue::peek(Task* task) {
   for (;;) {
     const uint64_t head = head_.load(std::memory_order_relaxed);
-    if (head == seen_tail_) {
-      // acquire: pairs with the release in publish()
-      seen_tail_ = tail_.load(std::memory_order_acquire);
-      if (head == seen_tail_) return false;
+    if (!has(head)) return false;
+    const Slot& slot = *slot_at(head);
+    if (slot.op != nullptr) {
+      read(head, task);
+      prefetch(1);
+      return true;
     }
-    Slot* const slot = slot_at(head);
-    if (slot->op == nullptr) {
-      head_.store(head + slot->bytes, std::memory_order_release);
-      continue;
-    }
-    prefetch(head + slot->bytes);
-    const std::byte* const record = record_of(slot);
-    std::memcpy(&task->header, record, sizeof task->header);
-    task->body = {record + sizeof task->header, task->header.len_bytes - sizeof task->header};
-    task->seq = slot->seq;
-    task->position = slot->position;
-    task->op = slot->op;
-    task->wait_for = keeps_waits_ ? waits_of(slot) : nullptr;
-    return true;
+    head_.store(head + slot.bytes, std::memory_order_release);
   }
+}
+
+bool TaskQueue::peek_on(Task* task) {
+  if (!has(next_) || slot_at(next_)->op == nullptr) return false;
+  read(next_, task);
+  return true;
 }
 
 void TaskQueue::wait() {
@@ -117,9 +132,10 @@ void TaskQueue::wait() {
   }
 }
 
-void TaskQueue::pop(const Task&) {
-  const uint64_t head = head_.load(std::memory_order_relaxed);
-  head_.store(head + slot_at(head)->bytes, std::memory_order_release);
+void TaskQueue::pop(size_t n) {
+  uint64_t head = head_.load(std::memory_order_relaxed);
+  for (; n > 0; --n) head += slot_at(head)->bytes;
+  head_.store(head, std::memory_order_release);
 }
 
 }  // namespace kvgpu::worker

@@ -38,8 +38,12 @@ class TaskQueue {
 
   // Consumer. The next record; false: none yet.
   bool peek(Task* task);
-  void wait();  // until there is a record
-  void pop(const Task& task);
+  // The one behind that which was looked at last; false: none yet, or none right behind it.
+  bool peek_on(Task* task);
+  // Before those that were looked at, `n` records, are executed: as many more come meanwhile.
+  void prefetch(size_t n) const;
+  void wait();         // until there is a record
+  void pop(size_t n);  // of those that were looked at, the first ones
 
  private:
   struct Slot {  // precedes each record
@@ -53,14 +57,15 @@ class TaskQueue {
   };
   static constexpr uint64_t QUEUE_BYTES = 1 << 20;
 
-  Slot* slot_at(uint64_t position) {
+  Slot* slot_at(uint64_t position) const {
     return reinterpret_cast<Slot*>(buffer_.get() + (position & (QUEUE_BYTES - 1)) / sizeof(Line));
   }
   DeviceSeqs* waits_of(Slot* slot) { return reinterpret_cast<DeviceSeqs*>(slot + 1); }
   std::byte* record_of(Slot* slot) { return reinterpret_cast<std::byte*>(slot) + head_bytes_; }
   uint64_t bytes_for(uint32_t padded_bytes) const;
   bool fits(uint64_t total, uint64_t tail);
-  void prefetch(uint64_t position);
+  bool has(uint64_t position);  // a record, or what is unused
+  void read(uint64_t position, Task* task);
 
   const bool keeps_waits_;
   const uint64_t head_bytes_;  // before the record
@@ -72,6 +77,7 @@ class TaskQueue {
   // The consumer's.
   alignas(64) std::atomic<uint64_t> head_{0};  // release by pop, acquire by reserve
   alignas(64) uint64_t seen_tail_ = 0;
+  uint64_t next_ = 0;  // behind the record that was looked at last
   Patience patience_;
   alignas(64) std::atomic<uint32_t> sleeping_{0};  // pairs with tail_: see wake_if_asleep()
 };

@@ -35,6 +35,14 @@ def test_poison(case: str, error: int) -> None:
         assert "1 passed" in output
 
 
+def test_one_of_many_launches_fails() -> None:
+    driver = str(LOOPBACK / "libfault_driver.so")
+    fault = f"cuLaunchKernel:300:{OUT_OF_MEMORY}"
+    with loopback(driver=driver, jail=False, KVGPU_FAULT=fault) as host:
+        case = "poison: one of many launches fails, those behind it are skipped"
+        assert "1 passed" in host.check(LOOPBACK / "poison_cases", case_filter(case))
+
+
 @pytest.mark.parametrize(
     ("case", "error", "is_bug"),
     [

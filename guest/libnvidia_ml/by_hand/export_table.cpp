@@ -42,8 +42,8 @@ static_assert(sizeof(ProcessEntry) == 4128);
 nvmlReturn_t not_supported() { return NVML_ERROR_NOT_SUPPORTED; }
 nvmlReturn_t take_note() { return NVML_SUCCESS; }
 
-// The way between two devices: PIX, PXB, PHB, NODE, SYS. As nvidia-smi 550 asks for it and numbers
-// it; 580's has not been seen to.
+// The way between two devices: PIX, PXB, PHB, NODE, SYS. As nvidia-smi 550 and 580 ask for it and
+// number it.
 nvmlReturn_t common_ancestor(const char* bus_id1, const char* bus_id2, unsigned* way) {
   nvmlDevice_t device1 = nullptr, device2 = nullptr;
   if (way == nullptr) return NVML_ERROR_INVALID_ARGUMENT;

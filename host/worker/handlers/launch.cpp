@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernel launches. Parameters arrive laid out as the kernel wants them and go on as one buffer.
+#include "handlers/launch.h"
+
 #include <memory>
 
 #include "generated/handlers.gen.h"
 #include "handle_cache.h"
-#include "kvgpu/calls.h"
 
 namespace kvgpu::worker {
 
@@ -59,13 +60,7 @@ CUresult read_launch(Session& session, const Task& task, Launch* launch) {
 CUresult launch_kernel(Session& session, const Task& task, ReplyWriter&) {
   Launch launch;
   if (const CUresult bad = read_launch(session, task, &launch)) return bad;
-  const wire::Launch& b = launch.body;
-  size_t param_bytes = b.param_bytes;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(launch.params.data()),
-                   CU_LAUNCH_PARAM_BUFFER_SIZE, &param_bytes, CU_LAUNCH_PARAM_END};
-  return session.driver->cuLaunchKernel(
-      launch.function, b.grid[0], b.grid[1], b.grid[2], b.block[0], b.block[1], b.block[2],
-      b.shared_bytes, task.stream->raw, nullptr, param_bytes == 0 ? nullptr : extra);
+  return call_launch(session, launch.body, launch.function, task.stream->raw, launch.params.data());
 }
 
 CUresult launch_kernel_ex(Session& session, const Task& task, ReplyWriter&) {

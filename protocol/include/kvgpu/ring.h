@@ -235,12 +235,16 @@ class Consumer {
     advance(header.len_bytes);
   }
 
-  // Before the record just taken is executed: the next one's lines come meanwhile. Not where the
-  // producer may be about to write it, who would have to fetch them back.
-  void prefetch() const {
-    if (position_ - caught_up_ < FAR_BEHIND_BYTES) return;
-    prefetch_to_read(word_at(position_));
-    prefetch_to_read(word_at(position_ + wire::RECORD_ALIGN_BYTES));
+  // So many bytes have been taken since there was nothing: likely as many more are there.
+  bool is_far_behind(uint64_t bytes) const { return position_ - caught_up_ >= bytes; }
+
+  // Before what was just taken, so many bytes, is executed: as much of what follows comes
+  // meanwhile. Not where the producer may be about to write it, who would have to fetch it back.
+  void prefetch(uint64_t len_bytes) const {
+    if (!is_far_behind(8 * len_bytes)) return;
+    for (uint64_t at = position_; at < position_ + len_bytes; at += wire::RECORD_ALIGN_BYTES) {
+      prefetch_to_read(word_at(at));
+    }
   }
 
   // Give space back. Done by itself every eighth of the ring; call it when idle.
@@ -280,8 +284,6 @@ class Consumer {
     position_ += wire::padded(len_bytes);
     if (position_ - published_ >= ring_bytes_ / 8) publish();
   }
-
-  static constexpr uint64_t FAR_BEHIND_BYTES = 16 * wire::RECORD_ALIGN_BYTES;
 
   const std::byte* ring_ = nullptr;
   uint64_t ring_bytes_ = 0;

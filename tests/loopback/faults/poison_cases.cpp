@@ -41,6 +41,21 @@ TEST_CASE("poison: nothing after the failed record runs until the error has been
   CHECK(data.read()[0] == 2);
 }
 
+// KVGPU_FAULT=cuLaunchKernel:300:2. The guest is faster than the worker, which gives the driver
+// several at a time by then.
+TEST_CASE("poison: one of many launches fails, those behind it are skipped") {
+  const Gpu gpu;
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const Ints data(1);
+  CHECK(launch_until_error(gpu, data, stream, CUDA_ERROR_OUT_OF_MEMORY) >= 300);
+  CU(cuStreamSynchronize(stream));
+  CHECK(data.read()[0] == 299);
+  add_one(gpu, data, stream);
+  CU(cuStreamSynchronize(stream));
+  CHECK(data.read()[0] == 300);
+}
+
 TEST_CASE("deferred: an error that no list has poisons as any other does") {
   const Gpu gpu;
   CUstream stream;

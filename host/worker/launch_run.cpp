@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch_run.h"
+
+#include <utility>
+
+#include "executor.h"
+#include "handle_cache.h"
+#include "handlers/launch.h"
+#include "session.h"
+
+namespace kvgpu::worker {
+
+bool LaunchRun::begin(wire::Handle stream) {
+  handle_ = stream;
+  stream_ = cache_->stream(stream);
+  return stream_ != nullptr && stream_->context->device == device_ &&
+         !stream_->window.may_be_full() && session_->enter(*stream_) == CUDA_SUCCESS;
+}
+
+bool LaunchRun::add_next() {
+  auto& [task, function] = entries_[n_];
+  wire::Launch b;
+  if (!task.read(&b)) return false;
+  const bool has_more = b.mark != 0 || b.n_attributes != 0 || b.params_in == wire::PARAMS_IN_SLAB ||
+                        b.param_bytes > task.body.size() - sizeof b;
+  if (has_more || session_->poison.stops(task.seq) || session_->dependencies.any()) return false;
+  if (n_ == 0 ? !begin(b.stream) : b.stream != handle_) return false;
+  function = cache_->function(b.function);
+  if (function == nullptr) return false;
+  task.cache = cache_;
+  task.stream = stream_;
+  ++n_;
+  return true;
+}
+
+CUresult LaunchRun::launch(const Entry& entry) const {
+  wire::Launch b;
+  (void)entry.task.read(&b);  // add_next() has
+  return call_launch(*session_, b, entry.function, stream_->raw, entry.task.body.data() + sizeof b);
+}
+
+uint64_t LaunchRun::give() {
+  if (n_ == 0) return 0;
+  size_t n_given = 0;
+  CUresult result = CUDA_SUCCESS;
+  while (n_given < n_ && (result = launch(entries_[n_given])) == CUDA_SUCCESS) ++n_given;
+  stream_->window.count(*session_->driver, stream_->raw, n_given);
+  if (n_given < n_) [[unlikely]] {
+    note_failure(*session_, entries_[n_given].task, result);
+    for (size_t i = n_given + 1; i < n_; ++i) run_task(*session_, entries_[i].task);
+  }
+  return entries_[std::exchange(n_, 0) - 1].task.seq;
+}
+
+}  // namespace kvgpu::worker
