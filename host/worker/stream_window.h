@@ -20,7 +20,7 @@ namespace kvgpu::worker {
 class StreamWindow {
  public:
   static constexpr uint64_t LIMIT = 512;
-  // An event is three more calls of the driver, each of which waits for the others' launches.
+  // An event is three more calls of the driver: whether it captures, the record, the query.
   static constexpr uint64_t EVENT_EVERY = LIMIT / 2;
 
   // The driver has been given another call for this stream, or so many.

@@ -26,34 +26,30 @@ int launch_until_error(const Gpu& gpu, const Ints& data, CUstream stream, CUresu
   return 0;
 }
 
-}  // namespace
-
-TEST_CASE("poison: nothing after the failed record runs until the error has been returned, once") {
+// The nth launch fails.
+void check_nothing_behind(int nth) {
   const Gpu gpu;
   CUstream stream;
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   const Ints data(1);
-  CHECK(launch_until_error(gpu, data, stream, CUDA_ERROR_OUT_OF_MEMORY) >= 2);
+  CHECK(launch_until_error(gpu, data, stream, CUDA_ERROR_OUT_OF_MEMORY) >= nth);
   CU(cuStreamSynchronize(stream));
-  CHECK(data.read()[0] == 1);  // the first launch only: no stale success, no half sequence
+  CHECK(data.read()[0] == nth - 1);  // those before it only: no stale success, no half sequence
   add_one(gpu, data, stream);
   CU(cuStreamSynchronize(stream));
-  CHECK(data.read()[0] == 2);
+  CHECK(data.read()[0] == nth);
+}
+
+}  // namespace
+
+TEST_CASE("poison: nothing after the failed record runs until the error has been returned, once") {
+  check_nothing_behind(2);
 }
 
 // KVGPU_FAULT=cuLaunchKernel:300:2. The guest is faster than the worker, which gives the driver
 // several at a time by then.
 TEST_CASE("poison: one of many launches fails, those behind it are skipped") {
-  const Gpu gpu;
-  CUstream stream;
-  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  const Ints data(1);
-  CHECK(launch_until_error(gpu, data, stream, CUDA_ERROR_OUT_OF_MEMORY) >= 300);
-  CU(cuStreamSynchronize(stream));
-  CHECK(data.read()[0] == 299);
-  add_one(gpu, data, stream);
-  CU(cuStreamSynchronize(stream));
-  CHECK(data.read()[0] == 300);
+  check_nothing_behind(300);
 }
 
 TEST_CASE("deferred: an error that no list has poisons as any other does") {
