@@ -35,7 +35,7 @@ bool LaunchRun::add_next() {
 
 CUresult LaunchRun::launch(const Entry& entry) const {
   wire::Launch b;
-  (void)entry.task.read(&b);  // add_next() has
+  if (!entry.task.read(&b)) return CUDA_ERROR_INVALID_VALUE;  // add_next() has done so
   return call_launch(*session_, b, entry.function, stream_->raw, entry.task.body.data() + sizeof b);
 }
 

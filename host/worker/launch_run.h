@@ -4,6 +4,8 @@
 // what a worker does between two launches costs it more than what it does eight times in a row.
 #pragma once
 
+#include <cuda.h>
+
 #include <array>
 #include <cstddef>
 
