@@ -46,7 +46,8 @@ def arguments() -> argparse.Namespace:
 def measure(options: argparse.Namespace, table: catalog.Catalog) -> results.Results:
     """Measure the chosen rows; what could not be is told in the results."""
     driver = choose_driver(options.driver)
-    found = results.Results(machine.facts(driver))
+    effort = Effort(options.effort, whole_subjects(options, table))
+    found = results.Results(machine.facts(driver) | {"length": str(effort)})
     rows = table.choose(name for name in options.only.split(",") if name)
     path = options.out / "bench.json"
     with ExitStack() as stack:
@@ -54,7 +55,6 @@ def measure(options: argparse.Namespace, table: catalog.Catalog) -> results.Resu
         end_s = time.monotonic() + options.seconds
         logs = options.out / "log"
         logs.mkdir(exist_ok=True)
-        effort = Effort(options.effort, whole_subjects(options, table))
         runner = Runner(sides, effort, options.pairs, end_s, logs)
         for name in dict.fromkeys(row.subject for row in rows):
             subject = table.subjects[name]

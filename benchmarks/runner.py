@@ -44,6 +44,10 @@ class Effort:
     def of(self, subject: Subject) -> float:
         return 1.0 if subject.name in self.whole else self.share
 
+    def __str__(self) -> str:
+        whole = f"; whole: {', '.join(sorted(self.whole))}" if self.whole else ""
+        return f"{self.share:g} of full length{whole}"
+
 
 class Runner:
     """Knows the sides, how much to measure, and when to stop."""

@@ -29,6 +29,7 @@ void EventRing::send_parts(wire::Op op, uint64_t call_id, Part first, Part secon
   header.flags = wire::NOREPLY;
   header.call_id = call_id;
   const uint32_t len_bytes = sizeof header + first.len_bytes + second.len_bytes;
+  producer_.expect_record();
   const std::lock_guard lock(mutex_);
   while (!producer_.reserve(len_bytes)) {
     if (producer_.error() != RingError::NONE) {
@@ -38,7 +39,6 @@ void EventRing::send_parts(wire::Op op, uint64_t call_id, Part first, Part secon
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   producer_.write(header, first, second);
-  producer_.prefetch(len_bytes);
   if (wake_fd_ >= 0) (void)!eventfd_write(wake_fd_, 1);
 }
 

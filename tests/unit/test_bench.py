@@ -159,3 +159,5 @@ def test_whole_subjects_are_not_shortened() -> None:
     effort = Effort(0.1, frozenset({"launch"}))
     assert effort.of(TABLE.subjects["launch"]) == 1.0
     assert effort.of(TABLE.subjects["wait"]) == 0.1
+    assert str(effort) == "0.1 of full length; whole: launch"
+    assert str(Effort(1.0)) == "1 of full length"

@@ -88,6 +88,7 @@ class Enqueue {
   [[gnu::always_inline]] Enqueue(CUstream stream, Context* itself)
       : call_(CaptureRule::ALLOWED, context_of(stream, itself)) {
     if ((status_ = call_.status()) != CUDA_SUCCESS) return;
+    Session::get().expect_record();
     stream_ = find_stream_there(stream, &status_, itself);
     if (stream_ != nullptr) status_ = enqueue_allowed(*stream_);
   }

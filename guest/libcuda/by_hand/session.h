@@ -66,6 +66,9 @@ class Session {
     return is_told() ? CUDA_SUCCESS : take_error();
   }
 
+  // A hint, of who is about to give work.
+  void expect_record() const { commands_.expect_record(); }
+
   // Neither that nor a host function in the way.
   bool lets_go_on() const { return is_open() && is_told() && !thread_.runs_callback; }
 
@@ -270,6 +273,7 @@ class Session {
   template <typename... Parts>
   CUresult ask(wire::Op op, int device, ReplyBuffer* out, Carries what, Parts... parts) {
     if (!speaks(op)) return too_new(op);
+    expect_record();
     Pending pending{out};
     wire::Header header{};
     header.opcode = static_cast<uint16_t>(op);
@@ -306,7 +310,6 @@ class Session {
         if (const CUresult bad = wait_for_room(len_bytes, &lock)) return bad;
       }
       commands_.write(*header, parts...);
-      commands_.prefetch(len_bytes);
     }
     if (Trace::is_on()) [[unlikely]]
       Trace::sent(len_bytes);

@@ -102,16 +102,13 @@ class Producer {
     commit(to, wire::padded(len_bytes));
   }
 
-  // After a record of `len_bytes`, by who is going to write the next ones, too: as many lines, some
-  // records ahead. The consumer has read them, a lap ago, so that writing there would wait for
-  // them.
-  void prefetch(uint32_t len_bytes) const {
-    std::byte* const ring = ring_;
-    const uint64_t mask = ring_bytes_ - 1;
-    uint64_t position = position_ + AHEAD_BYTES;
-    for (const uint64_t end = position + std::min(len_bytes, MAX_PREFETCH_BYTES); position < end;
-         position += wire::RECORD_ALIGN_BYTES) {
-      prefetch_to_write(ring + (position & mask));
+  // By who is about to write a record, as early as it knows, without the owner's lock. The consumer
+  // has read these lines a lap ago, and, waiting, looks at the first of them again and again:
+  // writing there would wait for them.
+  void expect_record() const {
+    const uint64_t position = load_relaxed(position_);
+    for (uint64_t off = 0; off < EXPECTED_BYTES; off += wire::RECORD_ALIGN_BYTES) {
+      prefetch_to_write(ring_ + ((position + off) & (ring_bytes_ - 1)));
     }
   }
 
@@ -142,7 +139,7 @@ class Producer {
 
   void commit(std::byte* record, uint32_t padded_bytes) {
     const uint64_t position = position_;
-    position_ = position + padded_bytes;
+    store_relaxed(position_, position + padded_bytes);  // for expect_record()
     if (weakly_ordered_) [[unlikely]]
       store_fence();
     // release: pairs with the acquire of the commit word in Consumer::peek()
@@ -173,11 +170,9 @@ class Producer {
     return position_ + total <= end_;
   }
 
-  // A launch's: on an H200's host 4 or 8 were slower, for the consumer's processor reads ahead,
-  // too.
-  static constexpr uint32_t AHEAD_BYTES = 2 * wire::RECORD_ALIGN_BYTES;
-  // Of longer records the processor finds the lines itself.
-  static constexpr uint32_t MAX_PREFETCH_BYTES = 8 * wire::RECORD_ALIGN_BYTES;
+  // A launch, the word behind it, and the next launch: that one is not expected early enough where
+  // they come without a pause. Of longer records the processor finds the lines itself.
+  static constexpr uint64_t EXPECTED_BYTES = 5 * wire::RECORD_ALIGN_BYTES;
 
   std::byte* ring_ = nullptr;
   uint64_t ring_bytes_ = 0;
