@@ -286,4 +286,4 @@ def test_worker_of_an_idle_program_of_the_host_does_nothing(host: Loopback, fold
             time.sleep(IDLE_S)
             idle.check()
         finally:
-            program.kill()
+            program.terminate()  # `kvgpu run` passes it on
