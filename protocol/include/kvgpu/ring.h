@@ -170,8 +170,8 @@ class Producer {
     return position_ + total <= end_;
   }
 
-  // A launch, the word behind it, and the next launch: that one is not expected early enough where
-  // they come without a pause. Of longer records the processor finds the lines itself.
+  // Two launches, and the word behind them: the second one is not expected early enough where they
+  // come without a pause. Of longer records the processor finds the lines itself.
   static constexpr uint64_t EXPECTED_BYTES = 5 * wire::RECORD_ALIGN_BYTES;
 
   std::byte* ring_ = nullptr;
