@@ -29,6 +29,19 @@ extern "C" CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, uns
   return CUDA_SUCCESS;
 }
 
+extern "C" CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode,
+                                                      const CUDA_KERNEL_NODE_PARAMS*) {
+  return CUDA_SUCCESS;
+}
+
+extern "C" CUresult cuGraphLaunch(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
+
+// Nothing that is measured with this driver captures.
+extern "C" CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
 // What stands behind launches only is done at once, too.
 extern "C" CUresult cuEventRecord(CUevent event, CUstream stream) {
   static auto* const record = real<decltype(cuEventRecord)>("cuEventRecord");

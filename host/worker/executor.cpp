@@ -101,6 +101,24 @@ void note_failure(Session& session, const Task& task, CUresult result) {
 
 namespace {
 
+// What the driver has been told of a kernel's launches to come (Session::n_function_changes()).
+bool changes_functions(const Task& task) {
+  switch (static_cast<wire::Op>(task.header.opcode)) {
+    case wire::Op::cuFuncSetAttribute:
+    case wire::Op::cuFuncSetCacheConfig:
+    case wire::Op::cuFuncSetSharedMemConfig:
+    case wire::Op::cuKernelSetAttribute:
+    case wire::Op::cuKernelSetCacheConfig:
+    case wire::Op::ATTRIBUTE_AGAIN:
+    case wire::Op::cuCtxSetLimit:
+    case wire::Op::cuCtxSetCacheConfig:
+    case wire::Op::cuCtxSetSharedMemConfig:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Part of who takes a record: each call within a call costs each launch.
 [[gnu::always_inline]] inline void perform(Session& session, const Task& task) {
   using Clock = std::chrono::steady_clock;
@@ -112,6 +130,7 @@ namespace {
   if (!is_skipped && result != CUDA_SUCCESS) [[unlikely]]
     note_failure(session, task, result);
   if (task.wants_reply()) {
+    if (changes_functions(task)) session.note_function_change();
     uint32_t flags = is_skipped ? wire::REPLY_DEFERRED : 0;
     if (is_timed) flags |= wire::reply_time(Clock::now() - begun);
     session.events.reply(task.header.call_id, result, reply, flags);
@@ -122,6 +141,10 @@ namespace {
 
 }  // namespace
 
+// A stream that is full has room once 256 launches are through: within this, if each is shorter
+// than it takes to launch it. Records of other threads wait meanwhile.
+constexpr std::chrono::microseconds HAS_ROOM_WITHIN{1000};
+
 void run_task(Session& session, const Task& task) { perform(session, task); }
 
 Executor::Executor(Session* session, int device, Pool* pool)
@@ -131,7 +154,7 @@ Executor::Executor(Session* session, int device, Pool* pool)
       queue_(TaskQueue::Waits::FOR_DEVICES),
       backlog_(session),
       cache_(&session->handles),
-      launches_(session, &cache_, device) {}
+      launches_(session, &cache_, device, HAS_ROOM_WITHIN) {}
 
 void Executor::start() { std::thread(&Executor::run, this).detach(); }
 

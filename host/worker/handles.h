@@ -16,6 +16,7 @@
 
 #include "freed_point.h"
 #include "kvgpu/records.h"
+#include "launch_graph.h"
 #include "stream_window.h"
 
 namespace kvgpu::worker {
@@ -61,9 +62,11 @@ struct Stream : std::enable_shared_from_this<Stream> {
   int priority = 0;
   bool is_blocking = false;         // it and the legacy stream wait for each other
   bool captures_to_graph = false;   // of the guest; written by begin and end
+  bool has_attributes = false;      // of the guest's choosing
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
   StreamWindow window;              // of who executes the stream's records
   FreedPoint freed;                 // likewise
+  LaunchGraph launch_graph;         // likewise
   size_t lane = 0;                  // which its last record went to (lanes.h); reader only
   uint64_t lane_seq = 0;
 

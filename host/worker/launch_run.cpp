@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch_run.h"
 
+#include <thread>
 #include <utility>
 
 #include "executor.h"
 #include "handle_cache.h"
 #include "handlers/launch.h"
 #include "session.h"
+#include "spin.h"
 
 namespace kvgpu::worker {
 
@@ -14,7 +16,22 @@ bool LaunchRun::begin(wire::Handle stream) {
   handle_ = stream;
   stream_ = cache_->stream(stream);
   return stream_ != nullptr && stream_->context->device == device_ &&
-         !stream_->window.may_be_full() && session_->enter(*stream_) == CUDA_SUCCESS;
+         session_->enter(*stream_) == CUDA_SUCCESS && has_room();
+}
+
+// Kernels that are shorter than their launch make a stream full that they come to as a graph. What
+// is held (backlog.h) goes to the driver one by one, so the GPU would wait for that.
+bool LaunchRun::has_room() const {
+  // To ask costs those who launch; there is work for much longer than this.
+  constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
+  if (!stream_->window.may_be_full()) [[likely]]
+    return true;
+  const auto begun = Spin::Clock::now();
+  while (stream_->window.is_full(*session_->driver, stream_->raw)) {
+    if (Spin::Clock::now() - begun >= patience_) return false;
+    std::this_thread::sleep_for(BETWEEN_LOOKS);
+  }
+  return true;
 }
 
 bool LaunchRun::add_next() {
@@ -39,9 +56,15 @@ CUresult LaunchRun::launch(const Entry& entry) const {
   return call_launch(*session_, b, entry.function, stream_->raw, entry.task.body.data() + sizeof b);
 }
 
+bool LaunchRun::give_as_graph() {
+  LaunchGraph::Bodies bodies;
+  for (size_t i = 0; i < MOST; ++i) bodies[i] = entries_[i].task.body.data();
+  return stream_->launch_graph.give(*session_, *stream_, bodies);
+}
+
 uint64_t LaunchRun::give() {
   if (n_ == 0) return 0;
-  size_t n_given = 0;
+  size_t n_given = is_full() && give_as_graph() ? n_ : 0;
   CUresult result = CUDA_SUCCESS;
   while (n_given < n_ && (result = launch(entries_[n_given])) == CUDA_SUCCESS) ++n_given;
   stream_->window.count(*session_->driver, stream_->raw, n_given);

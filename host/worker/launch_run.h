@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches of one stream that have come one after the other: all are read and looked up first, then
 // given to the driver back to back. The driver's code takes the processor's caches for itself, so
-// what a worker does between two launches costs it more than what it does eight times in a row.
+// what a worker does between two launches costs it more than what it does eight times in a row. And
+// eight that come again and again are one graph (launch_graph.h).
 #pragma once
 
 #include <cuda.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 
 #include "kvgpu/calls.h"
 #include "kvgpu/opcodes.gen.h"
+#include "launch_graph.h"
 #include "task.h"
 
 namespace kvgpu::worker {
@@ -22,9 +25,10 @@ class LaunchRun {
  public:
   static constexpr uint32_t MAX_BODY_BYTES = 256;  // one with more parameters is taken by itself
 
-  // `cache`: of the thread that executes. `device`: what its streams have to be of.
-  LaunchRun(Session* session, HandleCache* cache, int device)
-      : session_(session), cache_(cache), device_(device) {}
+  // `cache`: of the thread that executes. `device`: what its streams have to be of. `patience`: for
+  // so long it waits for a full stream to have room; one of short kernels has some soon.
+  LaunchRun(Session* session, HandleCache* cache, int device, std::chrono::microseconds patience)
+      : session_(session), cache_(cache), device_(device), patience_(patience) {}
   LaunchRun(const LaunchRun&) = delete;
   LaunchRun& operator=(const LaunchRun&) = delete;
 
@@ -47,7 +51,7 @@ class LaunchRun {
   uint64_t give();
 
  private:
-  static constexpr size_t MOST = 8;
+  static constexpr size_t MOST = LaunchGraph::N;
 
   struct Entry {
     Task task;
@@ -58,11 +62,14 @@ class LaunchRun {
   };
 
   bool begin(wire::Handle stream);
+  bool has_room() const;
   CUresult launch(const Entry& entry) const;
+  bool give_as_graph();
 
   Session* const session_;
   HandleCache* const cache_;
   const int device_;
+  const std::chrono::microseconds patience_;
   size_t n_ = 0;
   wire::Handle handle_ = 0;  // of the stream
   Stream* stream_ = nullptr;

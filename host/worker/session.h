@@ -107,6 +107,16 @@ class Session {
   Control* const control;
   const SessionConfig config;
 
+  // What a graph's kernel node has taken over from its function or context when it was made is
+  // older than that, once this is another number.
+  [[nodiscard]] uint64_t n_function_changes() const {
+    return handles.n_gone(wire::Kind::FUNCTION) +
+           n_function_changes_.load(
+               std::memory_order_acquire);  // pairs with the next one's release
+  }
+  // After the driver has been told of one.
+  void note_function_change() { n_function_changes_.fetch_add(1, std::memory_order_release); }
+
   // Makes the context current on this thread.
   [[nodiscard]] CUresult enter(wire::Handle context);
   [[nodiscard]] CUresult enter(const Context& context);
@@ -218,6 +228,7 @@ class Session {
   uint64_t elsewhere_since_ = 0;
   uint64_t seq_ = 0;
   uint64_t n_sleeps_ = 0;
+  std::atomic<uint64_t> n_function_changes_{0};
   std::mutex creation_mutex_;  // of streams
   mutable std::mutex extents_mutex_;
   std::map<uint64_t, uint64_t> extents_;  // address -> bytes

@@ -167,6 +167,11 @@ MAY_FAIL(cuEventCreate, (CUevent * event, unsigned flags), (event, flags))
 MAY_FAIL(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
 MAY_FAIL(cuGraphUpload, (CUgraphExec exec, CUstream stream), (exec, stream))
 MAY_FAIL(cuGraphLaunch, (CUgraphExec exec, CUstream stream), (exec, stream))
+MAY_FAIL(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
+         (exec, graph, flags))
+MAY_FAIL(cuGraphExecKernelNodeSetParams_v2,
+         (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params),
+         (exec, node, params))
 
 extern "C" CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream stream) {
   static const auto work = reinterpret_cast<decltype(&cuMemsetD32Async)>(real("cuMemsetD32Async"));

@@ -96,6 +96,7 @@ CUresult stream_set_attribute(Session& session, const Task& task, ReplyWriter&) 
   if (const CUresult bad = enter_stream(session, task, body.stream, &stream)) return bad;
   CUstreamAttrValue value;
   std::memcpy(&value, body.value, sizeof value);
+  stream->has_attributes = true;
   return session.driver->cuStreamSetAttribute(stream->raw, static_cast<CUstreamAttrID>(body.id),
                                               &value);
 }
@@ -106,6 +107,7 @@ CUresult stream_copy_attributes(Session& session, const Task& task, ReplyWriter&
   std::shared_ptr<Stream> to, from;
   if (const CUresult bad = enter_stream(session, task, body.to, &to)) return bad;
   if (const CUresult bad = enter_stream(session, task, body.from, &from)) return bad;
+  to->has_attributes = true;
   return session.driver->cuStreamCopyAttributes(to->raw, from->raw);
 }
 

@@ -55,3 +55,9 @@ extern "C" __global__ void take_time(unsigned us) {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   } while (now - begun < 1000ull * us);
 }
+
+// How much shared memory the launch asked for, and how often it came.
+extern "C" __global__ void shared_bytes(int* out) {
+  asm volatile("mov.u32 %0, %%dynamic_smem_size;" : "=r"(out[0]));
+  ++out[1];
+}

@@ -17,7 +17,10 @@ int launch_until_error(const Gpu& gpu, const Ints& data, CUstream stream, CUresu
   int n = data.n;
   void* params[] = {&dptr, &n};
   for (int accepted = 0; accepted < 10000; ++accepted) {
-    const CUresult result = cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr);
+    // Of other shapes each time, or the worker would make them a graph.
+    const unsigned blocks = 1 + static_cast<unsigned>(accepted % 3);
+    const CUresult result =
+        cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, stream, params, nullptr);
     if (result == CUDA_SUCCESS) continue;
     CU_IS(result, expected);
     return accepted;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same launches again and again, more than anybody waits for: what a worker may give to the
+// driver together (host/worker/launch_graph.h), and must not mix up.
+#include <cstddef>
+
+#include "support.h"
+
+namespace {
+
+constexpr int IN_A_ROW = 400, N_NUMBERS = 24;
+
+// A word that each launch changes by one of so many numbers: which launches ran, in which order.
+class Chain {
+ public:
+  explicit Chain(CUfunction mix) : mix_(mix), memory_(1 + N_NUMBERS) {
+    for (int i = 0; i < N_NUMBERS; ++i) CU(cuMemsetD32(at(1 + i), static_cast<unsigned>(i), 1));
+    CU(cuCtxSynchronize());
+  }
+  void change(CUstream stream, unsigned threads = 1) {
+    const int number = ++n_ % N_NUMBERS;
+    CUdeviceptr to = at(0), from = at(1 + number);
+    launch(mix_, stream, {&to, &from}, threads);
+    expected_ = expected_ * 31 + static_cast<unsigned>(number);
+  }
+  void change_often(CUstream stream) {
+    for (int i = 0; i < IN_A_ROW; ++i) change(stream);
+  }
+  void use(CUfunction mix) { mix_ = mix; }
+  bool is_right() const { return static_cast<unsigned>(memory_.read()[0]) == expected_; }
+
+ private:
+  CUdeviceptr at(int i) const { return memory_.dptr + sizeof(int) * static_cast<size_t>(i); }
+
+  CUfunction mix_;
+  Ints memory_;
+  int n_ = 0;
+  unsigned expected_ = 0;
+};
+
+class OwnStream {
+ public:
+  explicit OwnStream(unsigned flags = CU_STREAM_NON_BLOCKING, int priority = 0) {
+    CU(cuStreamCreateWithPriority(&stream_, flags, priority));
+  }
+  ~OwnStream() { (void)cuStreamDestroy(stream_); }
+  operator CUstream() const { return stream_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("launches in a row: each has its own parameters") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix"));
+  for (int round = 0; round < 4; ++round) {
+    chain.change_often(stream);
+    for (int i = 0; i < round; ++i) chain.change(stream);
+    CU(cuStreamSynchronize(stream));
+    CHECK(chain.is_right());
+  }
+}
+
+TEST_CASE("launches in a row: behind a stream that waits") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix"));
+  chain.change_often(stream);
+  Gate gate(gpu, stream);
+  chain.change_often(stream);
+  CU_IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  gate.open();
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+}
+
+TEST_CASE("launches in a row: other kernels and shapes come between") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix")), other(gpu.function("mix"));
+  const Ints data(64);
+  for (int i = 0; i < IN_A_ROW; ++i) {
+    chain.change(stream);
+    if (i / 100 % 2 == 1) add_one(gpu, data, stream);
+    if (i > 300) other.change(stream, 1 + static_cast<unsigned>(i % 2));
+  }
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+  CHECK(data.read() == std::vector<int>(64, IN_A_ROW / 2));
+}
+
+TEST_CASE("launches in a row: while the stream captures") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix")), captured(gpu.function("mix"));
+  chain.change_often(stream);
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  captured.change_often(stream);
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream, &graph));
+  size_t n_nodes = 0;
+  CU(cuGraphGetNodes(graph, nullptr, &n_nodes));
+  CHECK(n_nodes == IN_A_ROW);
+  chain.change_often(stream);
+  CUgraphExec exec = nullptr;
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  CU(cuGraphLaunch(exec, stream));
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+  CHECK(captured.is_right());
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+}
+
+TEST_CASE("launches in a row: the module goes and comes again") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix"));
+  for (int round = 0; round < 3; ++round) {
+    CUmodule module = nullptr;
+    CUfunction mix = nullptr;
+    CU(cuModuleLoadData(&module, kernels_ptx()));
+    CU(cuModuleGetFunction(&mix, module, "mix"));
+    chain.use(mix);
+    chain.change_often(stream);
+    CU(cuStreamSynchronize(stream));
+    CHECK(chain.is_right());
+    CU(cuModuleUnload(module));
+  }
+}
+
+TEST_CASE("launches in a row: what is set of the kernel and of its stacks between") {
+  const Gpu gpu;
+  const OwnStream stream;
+  const CUfunction function = gpu.function("shared_bytes");
+  const Ints data(2);
+  CUdeviceptr dptr = data.dptr;
+  const auto launch_often = [&](unsigned bytes) {
+    void* params[] = {&dptr};
+    for (int i = 0; i < IN_A_ROW; ++i) {
+      CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, bytes, stream, params, nullptr));
+    }
+    CU(cuStreamSynchronize(stream));
+    CHECK(data.read()[0] == static_cast<int>(bytes));
+  };
+  launch_often(1024);
+  CU(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 64 << 10));
+  launch_often(64 << 10);
+  size_t stack_bytes = 0;
+  CU(cuCtxGetLimit(&stack_bytes, CU_LIMIT_STACK_SIZE));
+  CU(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16 << 10));
+  launch_often(64 << 10);
+  CU(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack_bytes));
+  launch_often(512);
+  CHECK(data.read()[1] == 4 * IN_A_ROW);
+}
+
+TEST_CASE("launches in a row: the legacy stream and one that waits for it") {
+  const Gpu gpu;
+  const OwnStream blocking(CU_STREAM_DEFAULT), urgent(CU_STREAM_NON_BLOCKING, -1);
+  Chain chain(gpu.function("mix")), alone(gpu.function("mix"));
+  for (int round = 0; round < 3; ++round) {
+    chain.change_often(nullptr);
+    chain.change_often(blocking);
+    alone.change_often(urgent);
+  }
+  CU(cuCtxSynchronize());
+  CHECK(chain.is_right());
+  CHECK(alone.is_right());
+}
