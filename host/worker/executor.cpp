@@ -101,7 +101,8 @@ void note_failure(Session& session, const Task& task, CUresult result) {
 
 namespace {
 
-// What the driver has been told of a kernel's launches to come (Session::n_function_changes()).
+// What the driver has been told of a kernel's launches to come (Session::n_function_changes()); who
+// tells it waits for the answer.
 bool changes_functions(const Task& task) {
   switch (static_cast<wire::Op>(task.header.opcode)) {
     case wire::Op::cuFuncSetAttribute:
@@ -109,7 +110,6 @@ bool changes_functions(const Task& task) {
     case wire::Op::cuFuncSetSharedMemConfig:
     case wire::Op::cuKernelSetAttribute:
     case wire::Op::cuKernelSetCacheConfig:
-    case wire::Op::ATTRIBUTE_AGAIN:
     case wire::Op::cuCtxSetLimit:
     case wire::Op::cuCtxSetCacheConfig:
     case wire::Op::cuCtxSetSharedMemConfig:
@@ -141,10 +141,6 @@ bool changes_functions(const Task& task) {
 
 }  // namespace
 
-// A stream that is full has room once 256 launches are through: within this, if each is shorter
-// than it takes to launch it. Records of other threads wait meanwhile.
-constexpr std::chrono::microseconds HAS_ROOM_WITHIN{1000};
-
 void run_task(Session& session, const Task& task) { perform(session, task); }
 
 Executor::Executor(Session* session, int device, Pool* pool)
@@ -154,7 +150,7 @@ Executor::Executor(Session* session, int device, Pool* pool)
       queue_(TaskQueue::Waits::FOR_DEVICES),
       backlog_(session),
       cache_(&session->handles),
-      launches_(session, &cache_, device, HAS_ROOM_WITHIN) {}
+      launches_(session, &cache_, device) {}
 
 void Executor::start() { std::thread(&Executor::run, this).detach(); }
 
@@ -230,8 +226,24 @@ static bool frees_memory(const Task& task) {
          task.op->handler == &mipmapped_array_destroy;
 }
 
+// Another thread ends the context, which must not touch what belongs to who executes records.
+static void close_launch_graphs(Session& session, const Task& task, int device) {
+  wire::ContextReset body;
+  if (!task.read(&body)) session.violation(task);
+  const auto context = session.handles.context(body.context);
+  if (context == nullptr || session.enter(*context) != CUDA_SUCCESS) return;
+  for (const auto& stream : session.handles.streams_of(device)) {
+    if (stream->context_handle == body.context) stream->launch_graph.close(*session.driver);
+  }
+}
+
+static bool ends_context(const Task& task) {
+  return task.op->handler == &ctx_destroy_v2 || task.op->handler == &device_primary_ctx_reset;
+}
+
 // The caller waits for the reply: the record may leave ring order from here on.
 void Executor::start_blocking(Task task) {
+  if (ends_context(task)) close_launch_graphs(*session_, task, device_);
   auto bytes = std::make_shared<std::vector<std::byte>>(task.body.begin(), task.body.end());
   task.body = *bytes;
   std::shared_ptr<Quiet> quiet;

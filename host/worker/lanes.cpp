@@ -55,7 +55,7 @@ Lane::Lane(Session* session, int device)
     : session_(session),
       queue_(TaskQueue::Waits::NEVER),
       cache_(&session->handles),
-      launches_(session, &cache_, device, std::chrono::microseconds{0}) {
+      launches_(session, &cache_, device) {
   std::thread(&Lane::run, this).detach();  // the process ends by _exit: never joined
 }
 

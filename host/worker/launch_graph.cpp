@@ -12,10 +12,12 @@ namespace {
 // To make a graph takes as long as some thirty launches, and memory of the GPU.
 constexpr uint32_t PAYS_FROM = 8;
 
-// What a graph's nodes would do otherwise than the stream: its priority, its attributes and the
-// part of the GPU that a green context has are the launches', not the graph's.
-bool is_plain(const Stream& stream) {
-  return stream.priority == 0 && !stream.has_attributes && stream.context->green == nullptr;
+// What a graph's nodes would do otherwise than the stream's launches: its priority, its attributes
+// and the part of the GPU that a green context has are the launches', not the graph's. And no
+// kernel of a graph may read through a texture's or surface's reference (CUDA 13.0 cuda.h).
+bool is_plain(const Session& session, const Stream& stream) {
+  return stream.priority == 0 && !stream.has_attributes && stream.context->green == nullptr &&
+         !session.has_references.load(std::memory_order_relaxed);
 }
 
 bool captures(const DriverTable& driver, CUstream stream) {
@@ -25,11 +27,6 @@ bool captures(const DriverTable& driver, CUstream stream) {
 }
 
 }  // namespace
-
-// The context, and with it the executable graph, has gone, if nobody has closed it.
-LaunchGraph::~LaunchGraph() {
-  if (made_ != nullptr) (void)driver_->cuGraphDestroy(made_->graph);
-}
 
 void LaunchGraph::close(const DriverTable& driver) {
   if (made_ == nullptr) return;
@@ -82,7 +79,6 @@ bool LaunchGraph::make(Session& session, const Bodies& bodies) {
       !driver.has(driver.cuGraphInstantiateWithFlags)) {
     return false;
   }
-  driver_ = &driver;
   made_ = std::make_unique<Made>();
   CUresult result = driver.cuGraphCreate(&made_->graph, 0);
   for (size_t i = 0; i < N && result == CUDA_SUCCESS; ++i) {
@@ -117,7 +113,7 @@ bool LaunchGraph::give(Session& session, const Stream& stream, const Bodies& bod
     return false;
   }
   if (is_refused_ || ++n_alike_ < PAYS_FROM) return false;
-  if (!is_plain(stream) || captures(driver, stream.raw)) return false;
+  if (!is_plain(session, stream) || captures(driver, stream.raw)) return false;
   const bool is_given = (made_ != nullptr || make(session, bodies)) &&
                         launch(driver, stream.raw, bodies) == CUDA_SUCCESS;
   is_refused_ = !is_given;

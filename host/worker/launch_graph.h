@@ -29,20 +29,15 @@ class LaunchGraph {
   // Of each record: a wire::Launch without mark or attributes, and its parameters.
   using Bodies = std::array<const std::byte*, N>;
 
-  LaunchGraph() = default;
-  ~LaunchGraph();
-  LaunchGraph(const LaunchGraph&) = delete;
-  LaunchGraph& operator=(const LaunchGraph&) = delete;
-
   // True: the driver has all of them. False: none, so they are for the caller to give.
   bool give(Session& session, const Stream& stream, const Bodies& bodies);
-  // The stream is going.
+  // The stream is going, or its context.
   void close(const DriverTable& driver);
 
  private:
   struct Made {
     CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;  // goes with its context, if not before
+    CUgraphExec exec = nullptr;
     std::array<CUgraphNode, N> nodes{};
     std::array<CUDA_KERNEL_NODE_PARAMS, N> params{};  // which point into what follows
     std::array<std::array<void*, 5>, N> extra{};
@@ -55,7 +50,6 @@ class LaunchGraph {
   CUresult add_node(Session& session, size_t i, const std::byte* params);
   CUresult launch(const DriverTable& driver, CUstream stream, const Bodies& bodies);
 
-  const DriverTable* driver_ = nullptr;  // of what is made
   std::array<wire::Launch, N> before_{};
   uint32_t n_alike_ = 0;  // in a row
   bool is_refused_ = false;

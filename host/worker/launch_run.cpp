@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch_run.h"
 
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -22,13 +23,16 @@ bool LaunchRun::begin(wire::Handle stream) {
 // Kernels that are shorter than their launch make a stream full that they come to as a graph. What
 // is held (backlog.h) goes to the driver one by one, so the GPU would wait for that.
 bool LaunchRun::has_room() const {
+  // A stream that is full has room once 256 launches are through: within this, if each is shorter
+  // than it takes to launch it.
+  constexpr std::chrono::microseconds SOON{1000};
   // To ask costs those who launch; there is work for much longer than this.
   constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
   if (!stream_->window.may_be_full()) [[likely]]
     return true;
   const auto begun = Spin::Clock::now();
   while (stream_->window.is_full(*session_->driver, stream_->raw)) {
-    if (Spin::Clock::now() - begun >= patience_) return false;
+    if (!is_patient_ || Spin::Clock::now() - begun >= SOON) return false;
     std::this_thread::sleep_for(BETWEEN_LOOKS);
   }
   return true;

@@ -8,7 +8,6 @@
 #include <cuda.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 
 #include "kvgpu/calls.h"
@@ -25,10 +24,9 @@ class LaunchRun {
  public:
   static constexpr uint32_t MAX_BODY_BYTES = 256;  // one with more parameters is taken by itself
 
-  // `cache`: of the thread that executes. `device`: what its streams have to be of. `patience`: for
-  // so long it waits for a full stream to have room; one of short kernels has some soon.
-  LaunchRun(Session* session, HandleCache* cache, int device, std::chrono::microseconds patience)
-      : session_(session), cache_(cache), device_(device), patience_(patience) {}
+  // `cache`: of the thread that executes. `device`: what its streams have to be of.
+  LaunchRun(Session* session, HandleCache* cache, int device)
+      : session_(session), cache_(cache), device_(device) {}
   LaunchRun(const LaunchRun&) = delete;
   LaunchRun& operator=(const LaunchRun&) = delete;
 
@@ -40,6 +38,9 @@ class LaunchRun {
 
   size_t size() const { return n_; }
   bool is_full() const { return n_ == MOST; }
+  // Whether the next run may wait for a full stream to have room; one of short kernels has some
+  // soon.
+  void be_patient(bool is_patient) { is_patient_ = is_patient; }
   // While it is not full: where the next one is to be, and its body, if that is not kept elsewhere.
   Task& next() { return entries_[n_].task; }
   std::byte* room() { return bodies_[n_].bytes; }
@@ -69,7 +70,7 @@ class LaunchRun {
   Session* const session_;
   HandleCache* const cache_;
   const int device_;
-  const std::chrono::microseconds patience_;
+  bool is_patient_ = false;
   size_t n_ = 0;
   wire::Handle handle_ = 0;  // of the stream
   Stream* stream_ = nullptr;

@@ -253,6 +253,7 @@ void Session::handle_record(Task& task) {
     if (LaunchRun::is_launch(header) && lanes_->leave(header, executor)) {
       return read_launches(task, executor);
     }
+    if (wire::target_thread(header.target) != launching_thread_) others_seq_ = task.seq;
     alignas(16) std::byte body[wire::MAX_RECORD_BYTES];
     take_body(&task, body);
     commands_.prefetch(wire::padded(header.len_bytes));
@@ -267,7 +268,11 @@ void Session::handle_record(Task& task) {
 // just written it, before the first one is given.
 void Session::read_launches(const Task& first, Executor& executor) {
   constexpr uint64_t FAR_BEHIND_BYTES = 16 * wire::RECORD_ALIGN_BYTES;
+  // Records, since another thread has given one: it would wait, too.
+  constexpr uint64_t ALONE_FOR = 1024;
+  launching_thread_ = wire::target_thread(first.header.target);
   LaunchRun& run = executor.launches();
+  run.be_patient(first.seq - others_seq_ > ALONE_FOR);
   const uint64_t begin = commands_.position();
   run.next() = first;
   take_body(&run.next(), run.room());

@@ -99,7 +99,8 @@ class Session {
   EventRing events;
   Callbacks callbacks;
   Output output;
-  std::atomic<uint16_t> guest_minor{0};         // of the protocol; written by hello()
+  std::atomic<bool> has_references{false};  // to textures and surfaces; written by who names one
+  std::atomic<uint16_t> guest_minor{0};     // of the protocol; written by hello()
   std::atomic<bool> is_kicked_directly{false};  // no kick can be lost; written by hello()
   ProgressWatch* progress = nullptr;            // where the guest cannot see what the GPU writes
   Watcher watcher;
@@ -110,12 +111,15 @@ class Session {
   // What a graph's kernel node has taken over from its function or context when it was made is
   // older than that, once this is another number.
   [[nodiscard]] uint64_t n_function_changes() const {
-    return handles.n_gone(wire::Kind::FUNCTION) +
-           n_function_changes_.load(
-               std::memory_order_acquire);  // pairs with the next one's release
+    // acquire: pairs with the release in note_function_change()
+    const uint64_t n_told = n_function_changes_.load(std::memory_order_acquire);
+    return n_told + handles.n_gone(wire::Kind::FUNCTION);
   }
   // After the driver has been told of one.
-  void note_function_change() { n_function_changes_.fetch_add(1, std::memory_order_release); }
+  void note_function_change() {
+    // release: pairs with the acquire in n_function_changes()
+    n_function_changes_.fetch_add(1, std::memory_order_release);
+  }
 
   // Makes the context current on this thread.
   [[nodiscard]] CUresult enter(wire::Handle context);
@@ -227,6 +231,8 @@ class Session {
   uint32_t n_elsewhere_ = 0;
   uint64_t elsewhere_since_ = 0;
   uint64_t seq_ = 0;
+  uint32_t launching_thread_ = 0;  // of the last run
+  uint64_t others_seq_ = 0;        // of the last record of another thread than that
   uint64_t n_sleeps_ = 0;
   std::atomic<uint64_t> n_function_changes_{0};
   std::mutex creation_mutex_;  // of streams

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches that come again and again go to the driver as a graph, and one by one where it refuses."""
+"""Launches that come again and again are a graph for the driver, or one by one where it refuses."""
 
 from __future__ import annotations
 

@@ -53,8 +53,10 @@ CUresult kernel_set_attribute(Session& session, const Task& task, ReplyWriter&) 
 CUresult attribute_again(Session& session, const Task& task, ReplyWriter& reply) {
   wire::SetAttribute body;
   if (!task.read(&body)) session.violation(task);
-  return body.of_kernel != 0 ? kernel_set_attribute(session, task, reply)
-                             : func_set_attribute(session, task, reply);
+  const CUresult result = body.of_kernel != 0 ? kernel_set_attribute(session, task, reply)
+                                              : func_set_attribute(session, task, reply);
+  session.note_function_change();
+  return result;
 }
 
 CUresult func_set_cache_config(Session& session, const Task& task, ReplyWriter&) {

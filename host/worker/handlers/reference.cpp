@@ -20,6 +20,7 @@ CUresult name_reference(Session& session, const Task& task, Get driver_call) {
   if (const CUresult bad = session.enter(body.context)) return bad;
   CUmodule module;
   if (!session.handles.get(body.module, &module)) return CUDA_ERROR_INVALID_HANDLE;
+  session.has_references = true;
   Reference reference = nullptr;
   if (const CUresult bad = driver_call(&reference, module, name.c_str())) return bad;
   if (!session.handles.add(body.reference, reference, body.module)) session.violation(task);
@@ -39,6 +40,7 @@ CUresult tex_ref_create(Session& session, const Task& task, ReplyWriter&) {
   wire::ReferenceRef body;
   if (!task.read(&body)) session.violation(task);
   if (const CUresult bad = session.enter(body.context)) return bad;
+  session.has_references = true;
   CUtexref reference = nullptr;
   if (const CUresult bad = session.driver->cuTexRefCreate(&reference)) return bad;
   if (!session.handles.add(body.reference, reference, body.context)) session.violation(task);

@@ -2,6 +2,7 @@
 // The same launches again and again, more than anybody waits for: what a worker may give to the
 // driver together (host/worker/launch_graph.h), and must not mix up.
 #include <cstddef>
+#include <memory>
 
 #include "support.h"
 
@@ -76,6 +77,53 @@ TEST_CASE("launches in a row: behind a stream that waits") {
   CHECK(chain.is_right());
 }
 
+// What a worker makes and ends for them must wait for nothing, and not keep others waiting.
+TEST_CASE("launches in a row: the first ones, other ones and the stream's end behind a wait") {
+  const Gpu gpu;
+  const OwnStream stream, free;
+  CUstream ending = nullptr;
+  CU(cuStreamCreate(&ending, CU_STREAM_NON_BLOCKING));
+  const CUfunction mix = gpu.function("mix");
+  Chain chain(mix), last(mix), other(mix);
+  const Ints data(64);
+  Gate gate(gpu, stream), other_gate(gpu, ending);
+  chain.change_often(stream);
+  for (int i = 0; i < 80; ++i) add_one(gpu, data, stream);
+  last.change_often(ending);
+  CU(cuStreamDestroy(ending));
+  other.change_often(free);
+  CU(cuStreamSynchronize(free));
+  CU_IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  gate.open();
+  other_gate.open();
+  CU(cuCtxSynchronize());
+  CHECK(chain.is_right());
+  CHECK(last.is_right());
+  CHECK(other.is_right());
+  CHECK(data.read() == std::vector<int>(64, 80));
+}
+
+TEST_CASE("launches in a row: many behind each of several streams that wait") {
+  constexpr int N_STREAMS = 8;
+  const Gpu gpu;
+  std::vector<std::unique_ptr<OwnStream>> streams;
+  std::vector<std::unique_ptr<Chain>> chains;
+  for (int i = 0; i < N_STREAMS; ++i) {
+    streams.push_back(std::make_unique<OwnStream>());
+    chains.push_back(std::make_unique<Chain>(gpu.function("mix")));
+    chains.back()->change_often(*streams.back());
+  }
+  CU(cuCtxSynchronize());
+  std::vector<std::unique_ptr<Gate>> gates;
+  for (const auto& stream : streams) gates.push_back(std::make_unique<Gate>(gpu, *stream));
+  for (int i = 0; i < N_STREAMS; ++i) {
+    for (int n = 0; n < 2; ++n) chains[i]->change_often(*streams[i]);
+  }
+  for (const auto& gate : gates) gate->open();
+  CU(cuCtxSynchronize());
+  for (const auto& chain : chains) CHECK(chain->is_right());
+}
+
 TEST_CASE("launches in a row: other kernels and shapes come between") {
   const Gpu gpu;
   const OwnStream stream;
@@ -137,16 +185,25 @@ TEST_CASE("launches in a row: what is set of the kernel and of its stacks betwee
   const CUfunction function = gpu.function("shared_bytes");
   const Ints data(2);
   CUdeviceptr dptr = data.dptr;
+  void* params[] = {&dptr};
   const auto launch_often = [&](unsigned bytes) {
-    void* params[] = {&dptr};
     for (int i = 0; i < IN_A_ROW; ++i) {
       CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, bytes, stream, params, nullptr));
     }
     CU(cuStreamSynchronize(stream));
     CHECK(data.read()[0] == static_cast<int>(bytes));
   };
+  const auto set_most = [&](int bytes) {
+    CU(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes));
+  };
   launch_often(1024);
-  CU(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 64 << 10));
+  set_most(64 << 10);
+  launch_often(64 << 10);
+  set_most(32 << 10);
+  CU_IS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 64 << 10, stream, params, nullptr),
+        CUDA_ERROR_INVALID_VALUE);
+  launch_often(32 << 10);
+  set_most(64 << 10);  // again
   launch_often(64 << 10);
   size_t stack_bytes = 0;
   CU(cuCtxGetLimit(&stack_bytes, CU_LIMIT_STACK_SIZE));
@@ -154,7 +211,30 @@ TEST_CASE("launches in a row: what is set of the kernel and of its stacks betwee
   launch_often(64 << 10);
   CU(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack_bytes));
   launch_often(512);
-  CHECK(data.read()[1] == 4 * IN_A_ROW);
+  CHECK(data.read()[1] == 6 * IN_A_ROW);
+}
+
+TEST_CASE("launches in a row: their context goes, and another one comes") {
+  const Gpu gpu;
+  for (int round = 0; round < 3; ++round) {
+    CUcontext context = nullptr;
+    CU(cuCtxCreate(&context, nullptr, 0, gpu.device));
+    CUmodule module = nullptr;
+    CUfunction mix = nullptr;
+    CU(cuModuleLoadData(&module, kernels_ptx()));
+    CU(cuModuleGetFunction(&mix, module, "mix"));
+    {
+      CUstream stream = nullptr;  // goes with its context
+      CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      Chain chain(mix);
+      chain.change_often(stream);
+      CU(cuStreamSynchronize(stream));
+      CHECK(chain.is_right());
+      chain.change_often(stream);
+    }
+    CU(cuCtxDestroy(context));
+    CU(cuCtxSetCurrent(gpu.context));
+  }
 }
 
 TEST_CASE("launches in a row: the legacy stream and one that waits for it") {
