@@ -109,7 +109,7 @@ void records(const Gpu& gpu, Effort effort) {
   // The ring has room for a batch, so that nothing waits for the worker.
   constexpr int IN_RING = 1000;
   warm_up(launch);
-  figure("guest_record", 1000 * time_calls_us(effort.of(500), IN_RING, launch, synchronize), "ns");
+  figure("guest_record", 1000 * time_calls_us(effort.of(5000), IN_RING, launch, synchronize), "ns");
   figure("records_sustained", launches_per_s(gpu, effort.of(2'000'000), nullptr) / 1e6, "M/s");
 }
 

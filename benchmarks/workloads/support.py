@@ -23,9 +23,9 @@ def seconds(n: int, step: Callable[[], Any]) -> float:
     return time.perf_counter() - begin_s
 
 
-def count(effort: float, n: int, least: int = 2) -> int:
-    """Return how many of `n` are measured: `least` where fewer would say little."""
-    return max(least, round(effort * n))
+def count(effort: float, n: int) -> int:
+    """Return how many of `n` are measured."""
+    return max(2, round(effort * n))
 
 
 def warm(step: Callable[[], Any], n: int = 3) -> Callable[[], Any]:
