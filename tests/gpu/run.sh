@@ -274,12 +274,16 @@ at_once() {
     settings=$(tr ' ' '\n' <<<"$list" | grep = || true)
     parts=$(tr ' ' '\n' <<<"$list" | grep -v = || true)
     # shellcheck disable=SC2086
-    OUT=$folder/$k timeout --kill-after=5 "${LIMIT_S:-570}" env $settings "$0" $parts >"$folder/$k/run.log" 2>&1 &
+    OUT=$folder/$k timeout --kill-after=5 "${LIMIT_S:-570}" env AT_ONCE="$folder" $settings "$0" $parts >"$folder/$k/run.log" 2>&1 &
     lists+=("$!")
   done
   for k in "${!lists[@]}"; do
     wait "${lists[$k]}" || failed=1
     grep -hE '^(FAILED|slow|not run|figure|test-gpu:)' "$folder/$((k + 1))/run.log" || true
+  done
+  # A list whose time was over leaves what it had started in sessions of its own, on the GPU, too.
+  for pid in $(grep -lsz "^AT_ONCE=$folder\$" /proc/[0-9]*/environ | cut -d/ -f3); do
+    kill -KILL "$pid" 2>/dev/null || true
   done
   tar -C "$folder" -czf "$out/logs.tgz" .
   rm -rf "$folder"
