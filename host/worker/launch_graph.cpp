@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch_graph.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "session.h"
@@ -9,8 +10,8 @@ namespace kvgpu::worker {
 
 namespace {
 
-// To make a graph takes as long as some thirty launches, and memory of the GPU.
-constexpr uint32_t PAYS_FROM = 8;
+// Runs of one graph that are worth making it: that takes as long as some thirty launches.
+constexpr uint32_t ENOUGH = 64;
 
 // What a graph's nodes would do otherwise than the stream's launches: its priority, its attributes
 // and the part of the GPU that a green context has are the launches', not the graph's. And no
@@ -18,6 +19,13 @@ constexpr uint32_t PAYS_FROM = 8;
 bool is_plain(const Session& session, const Stream& stream) {
   return stream.priority == 0 && !stream.has_attributes && stream.context->green == nullptr &&
          !session.has_references.load(std::memory_order_relaxed);
+}
+
+bool is_like(const LaunchGraph::Launches& launches, const LaunchGraph::Bodies& bodies) {
+  for (size_t i = 0; i < LaunchGraph::N; ++i) {
+    if (std::memcmp(&launches[i], bodies[i], sizeof launches[i]) != 0) return false;
+  }
+  return true;
 }
 
 bool captures(const DriverTable& driver, CUstream stream) {
@@ -35,21 +43,22 @@ void LaunchGraph::close(const DriverTable& driver) {
   made_.reset();
 }
 
-bool LaunchGraph::is_as_before(const Bodies& bodies) const {
-  for (size_t i = 0; i < N; ++i) {
-    if (std::memcmp(&before_[i], bodies[i], sizeof before_[i]) != 0) return false;
-  }
-  return true;
+void LaunchGraph::discard(const DriverTable& driver) {
+  if (made_ == nullptr) return;
+  const bool has_paid = made_->n_runs >= ENOUGH;
+  pays_from_ = has_paid ? PAYS_FROM : std::min(2 * pays_from_, PAYS_FROM_MOST);
+  close(driver);
 }
 
-void LaunchGraph::remember(const Bodies& bodies) {
+bool LaunchGraph::comes_again(const Bodies& bodies) {
+  if (is_like(before_, bodies)) return ++n_alike_ >= pays_from_;
   for (size_t i = 0; i < N; ++i) std::memcpy(&before_[i], bodies[i], sizeof before_[i]);
   n_alike_ = 0;
-  is_refused_ = false;
+  return false;
 }
 
 CUresult LaunchGraph::add_node(Session& session, size_t i, const std::byte* params) {
-  const wire::Launch& b = before_[i];
+  const wire::Launch& b = made_->launches[i];
   CUDA_KERNEL_NODE_PARAMS& node = made_->params[i];
   node.gridDimX = b.grid[0];
   node.gridDimY = b.grid[1];
@@ -80,6 +89,7 @@ bool LaunchGraph::make(Session& session, const Bodies& bodies) {
     return false;
   }
   made_ = std::make_unique<Made>();
+  made_->launches = before_;
   CUresult result = driver.cuGraphCreate(&made_->graph, 0);
   for (size_t i = 0; i < N && result == CUDA_SUCCESS; ++i) {
     result = add_node(session, i, bodies[i] + sizeof(wire::Launch));
@@ -87,7 +97,6 @@ bool LaunchGraph::make(Session& session, const Bodies& bodies) {
   if (result == CUDA_SUCCESS) {
     result = driver.cuGraphInstantiateWithFlags(&made_->exec, made_->graph, 0);
   }
-  if (result != CUDA_SUCCESS) close(driver);
   return result == CUDA_SUCCESS;
 }
 
@@ -104,20 +113,22 @@ CUresult LaunchGraph::launch(const DriverTable& driver, CUstream stream, const B
 
 bool LaunchGraph::give(Session& session, const Stream& stream, const Bodies& bodies) {
   const DriverTable& driver = *session.driver;
-  const uint64_t n_changes = session.n_function_changes();
-  const bool has_changed = n_changes != n_changes_;
-  if (has_changed || !is_as_before(bodies)) {
-    close(driver);
-    remember(bodies);
+  if (const uint64_t n_changes = session.n_function_changes(); n_changes != n_changes_) {
+    discard(driver);
+    n_alike_ = 0;
     n_changes_ = n_changes;
-    return false;
   }
-  if (is_refused_ || ++n_alike_ < PAYS_FROM) return false;
+  const bool is_made = made_ != nullptr && is_like(made_->launches, bodies);
+  if (!is_made && !comes_again(bodies)) return false;
   if (!is_plain(session, stream) || captures(driver, stream.raw)) return false;
-  const bool is_given = (made_ != nullptr || make(session, bodies)) &&
-                        launch(driver, stream.raw, bodies) == CUDA_SUCCESS;
-  is_refused_ = !is_given;
-  return is_given;
+  if (!is_made) discard(driver);
+  if ((is_made || make(session, bodies)) && launch(driver, stream.raw, bodies) == CUDA_SUCCESS) {
+    ++made_->n_runs;
+    return true;
+  }
+  discard(driver);
+  n_alike_ = 0;
+  return false;
 }
 
 }  // namespace kvgpu::worker

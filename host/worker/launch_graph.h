@@ -28,6 +28,7 @@ class LaunchGraph {
   static constexpr size_t N = 8;
   // Of each record: a wire::Launch without mark or attributes, and its parameters.
   using Bodies = std::array<const std::byte*, N>;
+  using Launches = std::array<wire::Launch, N>;
 
   // True: the driver has all of them. False: none, so they are for the caller to give.
   bool give(Session& session, const Stream& stream, const Bodies& bodies);
@@ -35,25 +36,31 @@ class LaunchGraph {
   void close(const DriverTable& driver);
 
  private:
+  // Runs that are alike, one after another. Where a graph has served for few, the next one is made
+  // later.
+  static constexpr uint32_t PAYS_FROM = 8, PAYS_FROM_MOST = 1 << 16;
+
   struct Made {
+    Launches launches{};
     CUgraph graph = nullptr;
     CUgraphExec exec = nullptr;
     std::array<CUgraphNode, N> nodes{};
     std::array<CUDA_KERNEL_NODE_PARAMS, N> params{};  // which point into what follows
     std::array<std::array<void*, 5>, N> extra{};
     std::array<size_t, N> param_bytes{};
+    uint32_t n_runs = 0;  // that were given as this graph
   };
 
-  bool is_as_before(const Bodies& bodies) const;
-  void remember(const Bodies& bodies);
+  bool comes_again(const Bodies& bodies);
   bool make(Session& session, const Bodies& bodies);
   CUresult add_node(Session& session, size_t i, const std::byte* params);
   CUresult launch(const DriverTable& driver, CUstream stream, const Bodies& bodies);
+  void discard(const DriverTable& driver);
 
-  std::array<wire::Launch, N> before_{};
-  uint32_t n_alike_ = 0;  // in a row
-  bool is_refused_ = false;
-  uint64_t n_changes_ = 0;  // of the session's functions, when it was made
+  Launches before_{};               // the last run that was no graph
+  uint32_t n_alike_ = 0;            // in a row
+  uint32_t pays_from_ = PAYS_FROM;  // so many of those
+  uint64_t n_changes_ = 0;          // of the session's functions, when it was made
   std::unique_ptr<Made> made_;
 };
 

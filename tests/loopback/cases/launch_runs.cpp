@@ -139,6 +139,20 @@ TEST_CASE("launches in a row: other kernels and shapes come between") {
   CHECK(data.read() == std::vector<int>(64, IN_A_ROW / 2));
 }
 
+TEST_CASE("launches in a row: two kinds take turns") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix"));
+  const Ints data(64);
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 100; ++i) chain.change(stream);
+    for (int i = 0; i < 100; ++i) add_one(gpu, data, stream);
+  }
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+  CHECK(data.read() == std::vector<int>(64, 2000));
+}
+
 TEST_CASE("launches in a row: while the stream captures") {
   const Gpu gpu;
   const OwnStream stream;
