@@ -183,6 +183,10 @@ wheels: setup  ## packages for Python 3.12 into .whl/, for a GPU machine without
 gpu-vm: deb  ## build/gpu-vm: a VM to carry to a GPU machine without QEMU (make test-gpu PART=vm)
 	$(BIN)/python -P tests/gpu/vm_bundle.py
 
+.PHONY: gpu-build
+gpu-build: build-release  ## build/gpu-build.tar.xz: what tests/gpu/run.sh needs of the build, to carry likewise
+	tests/gpu/pack.sh
+
 BENCH := PYTHONPATH=packaging/python:tests:. $(BIN)/python -P -m
 .PHONY: bench
 bench: build-release $(STAMPS)/bench-venv  ## native beside remoted, in turn: each row and its target (ONLY=SUBJECT,…, ARGS=--quick …)

@@ -23,7 +23,7 @@
 #   workloads PyTorch, JAX, CuPy…: natively, through kvgpu, natively (ONLY="NAME…")
 #   bench     benchmarks/: every row natively and remoted in turn; BENCH="OPTION…" in the place of --quick
 #   vm        programs, PyTorch, NCCL, cuda-python, O_DIRECT in an emulated VM beside the GPU: as natively
-# Needs the NVIDIA driver, build/release (built here or carried along) and Python 3.11 or newer with
+# Needs the NVIDIA driver, build/release (built here, or carried along as build/gpu-build.tar.xz) and Python 3.11 or newer with
 # the run-time packages: from .venv, else from wheels in .whl/. No network. Logs: ${OUT:-build/test-gpu}.
 set -euo pipefail
 
@@ -37,6 +37,10 @@ export PYTHONSAFEPATH=1
 die() {
   echo "test-gpu: $*" >&2
   exit 1
+}
+
+unpack_build() {
+  [[ -e build/release/host/worker/kvgpu-worker || ! -e build/gpu-build.tar.xz ]] || tar -xJf build/gpu-build.tar.xz
 }
 
 find_python() {
@@ -296,6 +300,7 @@ main() {
   command -v nvidia-smi >/dev/null || die "no nvidia-smi: this machine has no NVIDIA driver"
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
+  unpack_build
   find_python
   [[ ${parts[0]} != --at-once ]] || { at_once "${parts[@]:1}"; return; }
   [[ ${parts[0]} != [0-9]*/[0-9]* ]] || mapfile -t parts < <(units_of "${parts[0]}")
