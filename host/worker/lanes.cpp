@@ -25,10 +25,6 @@ size_t n_lanes() { return std::clamp(std::thread::hardware_concurrency() / 2, 2u
 // kernels.
 constexpr std::chrono::milliseconds GIVES_UP_AFTER{5};
 
-// Whether a stream has room again, whether all lanes are through: to ask costs those who launch,
-// and there is work for much longer than this.
-constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
-
 // Records, between looks whether a lane has given up: its other streams wait with the full one.
 constexpr uint64_t LOOKS_EVERY = 32;
 
@@ -124,7 +120,7 @@ bool Lane::wait_for_stream(const Task& task) {
   const auto begun = Spin::Clock::now();
   do {
     if (is_awaited_ || Spin::Clock::now() - begun > GIVES_UP_AFTER) return false;
-    std::this_thread::sleep_for(BETWEEN_LOOKS);
+    std::this_thread::sleep_for(StreamWindow::BETWEEN_LOOKS);
   } while (is_full(*session_, task));
   return true;
 }
@@ -205,7 +201,7 @@ bool Lanes::are_busy() {
   if (!are_used_) return false;
   if (n_untold_ > 0) tell();
   const Spin::Clock::time_point now = Spin::Clock::now();
-  if (now - looked_ < BETWEEN_LOOKS) return true;
+  if (now - looked_ < StreamWindow::BETWEEN_LOOKS) return true;
   looked_ = now;
   const bool all_through =
       std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_through(); });

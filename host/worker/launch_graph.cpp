@@ -28,12 +28,6 @@ bool is_like(const LaunchGraph::Launches& launches, const LaunchGraph::Bodies& b
   return true;
 }
 
-bool captures(const DriverTable& driver, CUstream stream) {
-  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  return driver.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
-         capturing != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 }  // namespace
 
 void LaunchGraph::close(const DriverTable& driver) {

@@ -26,14 +26,12 @@ bool LaunchRun::has_room() const {
   // A stream that is full has room once 256 launches are through: within this, if each is shorter
   // than it takes to launch it.
   constexpr std::chrono::microseconds SOON{1000};
-  // To ask costs those who launch; there is work for much longer than this.
-  constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
   if (!stream_->window.may_be_full()) [[likely]]
     return true;
   const auto begun = Spin::Clock::now();
   while (stream_->window.is_full(*session_->driver, stream_->raw)) {
     if (!is_patient_ || Spin::Clock::now() - begun >= SOON) return false;
-    std::this_thread::sleep_for(BETWEEN_LOOKS);
+    std::this_thread::sleep_for(StreamWindow::BETWEEN_LOOKS);
   }
   return true;
 }

@@ -8,24 +8,15 @@
 
 namespace kvgpu::worker {
 
-namespace {
-
-bool captures(const DriverTable& driver, const Stream& stream) {
-  if (stream.raw == nullptr) return false;  // its creation has failed late
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  return driver.cuStreamIsCapturing(stream.raw, &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-}  // namespace
-
 Quiet::Quiet(Session& session, int device) : driver_(*session.driver) {
   std::vector<std::shared_ptr<Stream>> streams = session.handles.streams_of(device);
-  // What is asked of one stream may spoil the capture of another one.
+  // What is asked of one stream may spoil the capture of another one. One whose creation has failed
+  // late is none to the driver.
   const auto refuses = [&](const std::shared_ptr<Stream>& stream) {
     bool refused = false;
     stream->context->while_there([&] {
-      refused = session.enter(*stream->context) != CUDA_SUCCESS || captures(driver_, *stream);
+      refused = session.enter(*stream->context) != CUDA_SUCCESS ||
+                (stream->raw != nullptr && captures(driver_, stream->raw));
     });
     return refused;
   };

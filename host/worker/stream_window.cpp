@@ -3,6 +3,12 @@
 
 namespace kvgpu::worker {
 
+bool captures(const DriverTable& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 bool StreamWindow::is_full(const DriverTable& driver, CUstream stream) {
   if (!may_be_full()) return false;
   // Any answer but NOT_READY ends the wait: if the context is dead, the next call will say so.
@@ -18,11 +24,7 @@ bool StreamWindow::is_full(const DriverTable& driver, CUstream stream) {
 
 // False: a stream that captures executes nothing, or there is no event to be had.
 bool StreamWindow::record(const DriverTable& driver, CUstream stream) {
-  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  if (driver.cuStreamIsCapturing(stream, &capturing) != CUDA_SUCCESS ||
-      capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return false;
-  }
+  if (captures(driver, stream)) return false;
   CUevent event = nullptr;
   if (!idle_.empty()) {
     event = idle_.back();

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -15,6 +16,10 @@
 
 namespace kvgpu::worker {
 
+// Whether the stream captures, or has captured what is no graph any more; so, too, if the driver
+// does not say. Its context is current.
+[[nodiscard]] bool captures(const DriverTable& driver, CUstream stream);
+
 // Belongs to who executes the stream's records: the executor of its device or, while that leaves
 // them to it, a lane (lanes.h). The stream's context is current in each call.
 class StreamWindow {
@@ -22,6 +27,9 @@ class StreamWindow {
   static constexpr uint64_t LIMIT = 512;
   // An event is three more calls of the driver: whether it captures, the record, the query.
   static constexpr uint64_t EVENT_EVERY = LIMIT / 2;
+  // How long who waits for room looks away: to look costs those who launch, and a full stream has
+  // work for much longer than this.
+  static constexpr std::chrono::microseconds BETWEEN_LOOKS{20};
 
   // The driver has been given another call for this stream, or so many.
   void count(const DriverTable& driver, CUstream stream, uint64_t n = 1) {

@@ -2,6 +2,7 @@
 // A libcuda that is the software GPU with planted failures: a call that fails does nothing else.
 //   KVGPU_FAULT=cuLaunchKernel:N:ERROR    the N-th launch returns ERROR
 //   KVGPU_FAULT=cuLaunchKernel:N:ERROR:MS the same, after so long
+//   KVGPU_SLOW=cuLaunchKernel:US          each launch takes so long, so that others come meanwhile
 //   KVGPU_FAULTS=NAME:ERROR,NAME:ERROR... a program chooses when: cuMemsetD32Async with the value
 //                                         FAULT_SEED + n plants up to three of them at calls that
 //                                         the seed chooses; FAULT_SEED + 0xffff plants none any
@@ -41,6 +42,10 @@ class Plan {
         std::sscanf(one, "%63[^:]:%d:%d:%d", function, &at, &error, &delay_ms) >= 3) {
       planted_.push_back({function, error, at, delay_ms});
     }
+    const char* slow = std::getenv("KVGPU_SLOW");
+    if (slow != nullptr && std::sscanf(slow, "%63[^:]:%d", function, &slow_us_) == 2) {
+      slow_ = function;
+    }
     const char* rest = std::getenv("KVGPU_FAULTS");
     for (int n = 0; rest != nullptr && std::sscanf(rest, "%63[^:]:%d%n", function, &error, &n) == 2;
          rest += n + (rest[n] == ',')) {
@@ -50,6 +55,7 @@ class Plan {
 
   // What this call returns in place of its work; CUDA_SUCCESS: it works.
   CUresult of(const char* function) {
+    if (slow_ == function) std::this_thread::sleep_for(std::chrono::microseconds(slow_us_));
     const std::lock_guard lock(mutex_);
     for (Fault& fault : planted_) {
       if (fault.function == function && --fault.calls_to_go == 0) {
@@ -75,6 +81,8 @@ class Plan {
  private:
   std::mutex mutex_;
   std::vector<Fault> planted_, known_;
+  std::string slow_;
+  int slow_us_ = 0;
 };
 
 Plan& plan() {

@@ -11,8 +11,11 @@ CASE = "launches in a row: each has its own parameters"  # 1,606 of them
 OUT_OF_MEMORY = 2
 
 
+SLOW = "cuLaunchKernel:100"  # µs: a worker that is not behind gives launches one by one
+
+
 def run_with(fault: str) -> None:
-    with loopback(driver=DRIVER, jail=False, KVGPU_FAULT=fault) as host:
+    with loopback(driver=DRIVER, jail=False, KVGPU_FAULT=fault, KVGPU_SLOW=SLOW) as host:
         output = host.check(LOOPBACK / "driver_cases", case_filter(CASE))
     assert "1 passed" in output
 

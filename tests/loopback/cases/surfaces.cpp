@@ -206,6 +206,38 @@ TEST_CASE("references: textures and surfaces that a module names") {
   CU(cuModuleUnload(module));
 }
 
+TEST_CASE("references: bound to something else between many launches of a kernel") {
+  constexpr int IN_A_ROW = 200, ROUNDS = 4;
+  const Gpu gpu;
+  CUmodule module;
+  CU(cuModuleLoadData(&module, REFERENCES));
+  CUtexref picture, table;
+  CUsurfref canvas;
+  CU(cuModuleGetTexRef(&picture, module, "picture"));
+  CU(cuModuleGetTexRef(&table, module, "table"));
+  CU(cuModuleGetSurfRef(&canvas, module, "canvas"));
+  const ArrayOf first(CU_AD_FORMAT_FLOAT, 1, 4, 2), second(CU_AD_FORMAT_FLOAT, 1, 4, 2),
+      line(INT, 1, 4, 0, 0, CUDA_ARRAY3D_SURFACE_LDST);
+  write_array(first.handle, std::vector<float>(8, 5));
+  write_array(second.handle, std::vector<float>(8, 7));
+  write_array(line.handle, std::vector<int>(4));
+  const Ints ints(8, 1000);
+  CU(cuTexRefSetFormat(table, INT, 1));
+  CU(cuTexRefSetFlags(table, CU_TRSF_READ_AS_INTEGER));
+  CU(cuTexRefSetAddress(nullptr, table, ints.dptr, 32));
+  CU(cuSurfRefSetArray(canvas, line.handle, 0));
+  CUfunction function;
+  CU(cuModuleGetFunction(&function, module, "add_up"));
+  for (int round = 0; round < ROUNDS; ++round) {
+    const CUarray bound = round % 2 == 0 ? first.handle : second.handle;
+    CU(cuTexRefSetArray(picture, bound, CU_TRSA_OVERRIDE_FORMAT));
+    for (int i = 0; i < IN_A_ROW; ++i) launch(function, nullptr, {});
+  }
+  const int expected = ROUNDS / 2 * IN_A_ROW * (1005 + 1007);
+  CHECK(read_array<int>(line.handle) == std::vector<int>{0, expected, 0, 0});
+  CU(cuModuleUnload(module));
+}
+
 TEST_CASE("references: what is asked of one needs no current context") {
   const Gpu gpu;
   CUmodule module;
