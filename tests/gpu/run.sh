@@ -180,12 +180,14 @@ part_host() { "$python" -P tests/gpu/host.py; }
 
 part_nvml() { "$python" -P tests/gpu/nvml.py "$out"; }
 
-# What this GPU with this driver gave before is made natively again only where kvgpu differs, and in a
-# sample; NATIVE=again: all of it.
+# What this driver gave before is made natively again only where kvgpu differs, and in a sample;
+# NATIVE=again: all of it.
 part_errors() {
-  local recorded=tests/data/recorded/bad_calls.tsv known=()
-  if [[ ${NATIVE:-} != again ]] && grep -qF "# $(head -n 1 "$out/gpu.txt"):" "$recorded"; then
+  local recorded=tests/data/recorded/bad_calls.tsv known=() version
+  version=$(head -n 1 "$out/gpu.txt" | sed 's/.*, //')
+  if [[ ${NATIVE:-} != again ]] && head -n 1 "$recorded" | grep -qF ", $version:"; then
     known=(--known "$recorded")
+    head -n 1 "$recorded" | sed 's/^#/known natively:/'
   fi
   "$python" -P tests/differential/errors.py --driver nvidia --share "${SHARE:-1/1}" --sample 300 \
     "${known[@]}" --limit-s 450 --out "$out/errors${SHARE:+.${SHARE%/*}}"

@@ -101,16 +101,25 @@ static void fills() {
   CHECK(cudaFree(device));
 }
 
-static void information() {
+static bool is_less_free_by(size_t bytes) {
   size_t before = 0, during = 0, total = 0;
-  constexpr size_t N = 64u << 20;
   void* device;
-  CHECK(cudaFree(nullptr));
   CHECK(cudaMemGetInfo(&before, &total));
-  CHECK(cudaMalloc(&device, N));
+  CHECK(cudaMalloc(&device, bytes));
   CHECK(cudaMemGetInfo(&during, &total));
-  report("memory information", total >= before && before >= during + N / 2);
-  void* pinned;
+  CHECK(cudaFree(device));
+  return total >= before && before >= during + bytes / 2;
+}
+
+static void information() {
+  constexpr size_t N = 64u << 20;
+  CHECK(cudaFree(nullptr));
+  // Natively other processes' memory counts, too, and they may free some of it meanwhile.
+  bool right = false;
+  for (int i = 0; i < 8 && !right; ++i) right = is_less_free_by(N);
+  report("memory information", right);
+  void *device, *pinned;
+  CHECK(cudaMalloc(&device, N));
   int plain = 0;
   CHECK(cudaMallocHost(&pinned, 4096));
   cudaPointerAttributes attributes;
