@@ -274,22 +274,19 @@ class SessionBroker:
 
     def _give_worker(self, session: Session, driver: Driver) -> None:
         """Start a worker, or take one that waits. Raises OSError, KvgpuError."""
-        sees_all = session.devices == tuple(range(len(driver.devices)))
         prestarted = None
-        if not session.is_byte_stream and sees_all:
-            prestarted = self.pool.take(session.request.window, session.scope)
+        if not session.is_byte_stream:
+            prestarted = self.pool.take(session.request.window, session.scope, session.devices)
         if prestarted:
             session.take(prestarted)
             return
         settings, region = self._settings, session.region
         command = [
-            *settings.command(driver, session.request.window),
+            *settings.command(driver, session.request.window, session.devices),
             *("--session", str(session.number)),
             *("--region-bytes", str(region.size_bytes)),
             *("--block-offset", str(session.block_offset)),
         ]
-        if not sees_all:
-            command += ["--devices", ",".join(map(str, session.devices))]
         if settings.store.away_limit_s and not session.is_byte_stream:
             command += ["--away-s", str(settings.store.away_limit_s)]
         session.start(command, settings)

@@ -10,6 +10,12 @@ from kvgpu.host.confinement import Confinement, Jails
 from kvgpu.host.inventory import Driver
 from kvgpu.host.session_store import SessionStore
 
+Devices = tuple[int, ...]  # which of the driver's a worker sees, in its order
+
+
+def all_of(driver: Driver) -> Devices:
+    return tuple(range(len(driver.devices)))
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
@@ -21,11 +27,13 @@ class WorkerSettings:
     store: SessionStore
     n_prestarted: int = 0
 
-    def command(self, driver: Driver, window: int) -> list[str]:
+    def command(self, driver: Driver, window: int, devices: Devices) -> list[str]:
         """Return what the command lines of all workers have in common."""
+        chosen = ["--devices", ",".join(map(str, devices))] if devices != all_of(driver) else []
         return [
             *(str(self.binary), "--driver", str(driver.path)),
             *("--window", f"{window:#x}"),
+            *chosen,
         ]
 
     def confinement(self, shared_bytes: int, owner: str | None) -> Confinement:

@@ -75,9 +75,9 @@ def waiting(host: Loopback) -> set[int]:
 
 
 def is_full(host: Loopback, n_workers: int) -> bool:
-    """Are so many ready, and not only started: such one sleeps in recvmsg()."""
+    """Are so many, or more, ready, and not only started: such one sleeps in recvmsg()."""
     pids = waiting(host)
-    return len(pids) == n_workers and all(_sleeps_in_a_socket(pid) for pid in pids)
+    return len(pids) >= n_workers and all(_sleeps_in_a_socket(pid) for pid in pids)
 
 
 def _sleeps_in_a_socket(pid: int) -> bool:

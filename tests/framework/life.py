@@ -25,9 +25,9 @@ def sessions(host: Loopback) -> list[dict[str, Any]]:
     return listed
 
 
-def start_steady(host: Loopback, n_seconds: float) -> subprocess.Popen[str]:
+def start_steady(host: Loopback, n_seconds: float, **variables: str) -> subprocess.Popen[str]:
     """Start the program that computes for so long; return when it has begun."""
-    process = host.start(PROGRAMS / "steady", str(n_seconds))
+    process = host.start(PROGRAMS / "steady", str(n_seconds), **variables)
     assert process.stdout
     assert process.stdout.readline() == "steady: begins\n", host.logs()
     return process

@@ -64,6 +64,32 @@ def test_one_that_waits_is_confined_as_any_other(host: Loopback) -> None:
         program.communicate(timeout=20)
 
 
+def devices_of(pid: int) -> str:
+    """Which it was started for."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return words[words.index(b"--devices") + 1].decode() if b"--devices" in words else "all"
+
+
+def test_programs_that_see_some_devices_get_one_that_waits_for_these() -> None:
+    """The first of them starts its own, and has workers wait for the next."""
+    config = "prestarted_workers = 1\n"
+    with loopback(config=config, KVGPU_SOFTWARE_GPU_DEVICES="3") as host:
+        assert eventually(lambda: is_full(host, 1), 20), host.logs()
+        choices = ["2,0", "1"]
+        for choice in choices:
+            host.check(PROGRAMS / "demo", CUDA_VISIBLE_DEVICES=choice)
+        assert eventually(lambda: is_full(host, 3) and not sessions(host), 20), host.logs()
+        assert {devices_of(pid) for pid in waiting(host)} == {"all", *choices}
+        for choice in choices:
+            expected = {pid for pid in waiting(host) if devices_of(pid) == choice}
+            program = start_steady(host, 60, CUDA_VISIBLE_DEVICES=choice)
+            try:
+                assert set(host.worker_pids()) == expected
+            finally:
+                program.kill()
+                program.communicate(timeout=20)
+
+
 def test_one_that_dies_is_replaced(host: Loopback) -> None:
     (killed, _) = before = waiting(host)
     os.kill(killed, signal.SIGKILL)
