@@ -131,7 +131,9 @@ class Runner:
     def _start_once(self, subject: Subject, name: str, rows: list[str], _number: int) -> Figures:
         host = self._sides.get(name).host
         if host is not None:  # the driver is busy while an earlier session's context goes
-            eventually(lambda: not host.worker_pids() and is_full(host, N_WAITING), QUIET_S)
+            eventually(
+                lambda: not host.worker_pids() and is_full(host, N_WAITING, or_more=True), QUIET_S
+            )
         limit_s = self._left_s(subject.limit_s)
         begin_s = time.monotonic()
         process = self._process(subject, name)

@@ -274,15 +274,17 @@ class SessionBroker:
 
     def _give_worker(self, session: Session, driver: Driver) -> None:
         """Start a worker, or take one that waits. Raises OSError, KvgpuError."""
+        sees_all = session.devices == tuple(range(len(driver.devices)))
+        devices = None if sees_all else session.devices
         prestarted = None
         if not session.is_byte_stream:
-            prestarted = self.pool.take(session.request.window, session.scope, session.devices)
+            prestarted = self.pool.take(session.request.window, session.scope, devices)
         if prestarted:
             session.take(prestarted)
             return
         settings, region = self._settings, session.region
         command = [
-            *settings.command(driver, session.request.window, session.devices),
+            *settings.command(driver, session.request.window, devices),
             *("--session", str(session.number)),
             *("--region-bytes", str(region.size_bytes)),
             *("--block-offset", str(session.block_offset)),

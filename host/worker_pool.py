@@ -3,7 +3,7 @@
 
 They hold no context, so no memory of a GPU. They are no sessions: they end with kvgpud, and the
 next one starts others. What a driver shows of the devices is settled by cuInit, so there are some
-that see all devices and some for each other choice that programs have had lately.
+that see all devices, and one for each other choice that programs have had lately.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from kvgpu.host.complaints import Complaints
@@ -21,7 +21,7 @@ from kvgpu.host.control_frames import WINDOWS, Frame
 from kvgpu.host.errors import ConfigError, KvgpuError
 from kvgpu.host.inventory import Driver
 from kvgpu.host.worker_process import WorkerProcess, start_worker
-from kvgpu.host.worker_settings import Devices, WorkerSettings, all_of
+from kvgpu.host.worker_settings import Devices, WorkerSettings
 
 _log = logging.getLogger(__name__)
 # A worker keeps its addresses free before it loads the driver, so this is chosen in advance: the
@@ -33,7 +33,10 @@ _REFILL_PAUSE_S = 1.0
 _FIRST_PAUSE_S = 1.0  # after one that could not be started, or died
 _LAST_PAUSE_S = 60.0
 _KILL_LIMIT_S = 2.0
-_MOST_CHOICES = 16  # of devices; a worker takes some 130 MiB of the host's memory (driver 580)
+_MOST_CHOICES = 16  # beside all; a worker takes some 130 MiB of the host's memory (driver 580)
+
+
+GetDriver = Callable[[], Awaitable[Driver]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,64 +45,39 @@ class Prestarted:
     log: Path  # becomes the session's
 
 
-class WorkerPool:
-    """Keeps `settings.n_prestarted` workers ready for each choice of devices; 0: none."""
+class _Choice:
+    """Keeps `n` workers ready that see these devices (None: all)."""
 
-    def __init__(
-        self, settings: WorkerSettings, get_driver: Callable[[], Awaitable[Driver]]
-    ) -> None:
-        self._settings = settings
-        self._get_driver = get_driver
-        # By choice: that of the last session last, one for which none could be started first.
-        self._waiting: OrderedDict[Devices, list[Prestarted]] = OrderedDict()
-        self._unassigned: set[WorkerProcess] = set()  # those that wait, start or end
+    def __init__(self, pool: WorkerPool, devices: Devices | None, n: int) -> None:
+        self._pool = pool
+        self._devices = devices
+        self._n = n
+        self._waiting: list[Prestarted] = []
         self._is_short = asyncio.Event()
-        self._n_started = 0
-        self._complaints = Complaints(_log, "pre-started workers")
-        self._task: asyncio.Task[None] | None = None
+        self.task = asyncio.create_task(self._keep_full())
 
-    def start(self) -> None:
-        for log in self._settings.log_dir.glob("prestarted-*.log"):  # of a kvgpud that was killed
-            log.unlink(missing_ok=True)
-        if self._settings.n_prestarted:
-            self._task = asyncio.create_task(self._keep_full())
-
-    def take(self, window: int, owner: str, devices: Devices) -> Prestarted | None:
-        """Return one that waits for a session with this window and devices; None: there is none."""
-        if window != _WINDOW or self._task is None or not self._settings.may_wait(owner):
+    def take(self) -> Prestarted | None:
+        if not self._waiting:
             return None
-        waiting = self._waiting.setdefault(devices, [])
-        self._waiting.move_to_end(devices)
         self._is_short.set()
-        if not waiting:
-            return None
-        taken = waiting.pop(0)
-        self._unassigned.discard(taken.process)
-        return taken
+        return self._waiting.pop(0)
 
-    async def close(self) -> None:
-        """End those that have no session."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        waited = [worker for waiting in self._waiting.values() for worker in waiting]
-        self._waiting.clear()
+    def close(self) -> None:
+        self.task.cancel()
+        waited, self._waiting = self._waiting, []
         for worker in waited:
-            self._end(worker)
-        if self._unassigned:
-            limit_s = self._settings.grace_s + _KILL_LIMIT_S
-            await asyncio.wait([process.reaped for process in self._unassigned], timeout=limit_s)
+            worker.process.end()
+            worker.log.unlink(missing_ok=True)
 
     async def _keep_full(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                driver = await self._get_driver()
-                while (devices := self._shortest(driver)) is not None:
-                    await self._try(driver, devices)
+                while len(self._waiting) < self._n:
+                    await self._add()
                     pause_s = _FIRST_PAUSE_S
             except (KvgpuError, OSError) as error:  # sessions start workers of their own meanwhile
-                self._complaints.add(error)
+                self._pool.complaints.add(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LAST_PAUSE_S)
                 continue
@@ -107,30 +85,80 @@ class WorkerPool:
             await self._is_short.wait()
             await asyncio.sleep(_REFILL_PAUSE_S)
 
-    def _shortest(self, driver: Driver) -> Devices | None:
-        """Return the choice that lacks a worker, of several the last session's."""
-        if not self._waiting:
-            self._waiting[all_of(driver)] = []
-        while len(self._waiting) > _MOST_CHOICES:
-            for worker in self._waiting.popitem(last=False)[1]:
-                self._end(worker)
-        for devices, waiting in reversed(self._waiting.items()):
-            if len(waiting) < self._settings.n_prestarted:
-                return devices
-        return None
+    async def _add(self) -> None:
+        worker = await self._pool.start_one(self._devices)
+        self._waiting.append(worker)
+        worker.process.reaped.add_done_callback(lambda _: self._on_end(worker))
 
-    async def _try(self, driver: Driver, devices: Devices) -> None:
-        """Add one; a choice for which there is none to be had comes after the others."""
-        try:
-            await self._add(driver, devices)
-        except (KvgpuError, OSError):
-            self._waiting.move_to_end(devices, last=False)
-            raise
+    def _on_end(self, worker: Prestarted) -> None:
+        if worker in self._waiting:
+            self._waiting.remove(worker)
+            self._pool.complaints.add(lost(worker))
+            asyncio.get_running_loop().call_later(_FIRST_PAUSE_S, self._is_short.set)
 
-    async def _add(self, driver: Driver, devices: Devices) -> None:
+
+class WorkerPool:
+    """Keeps `settings.n_prestarted` workers ready that see all devices, and one for each other
+    choice of them that sessions have had; 0: none.
+    """
+
+    def __init__(self, settings: WorkerSettings, get_driver: GetDriver) -> None:
+        self._settings = settings
+        self._get_driver = get_driver
+        self._choices: dict[Devices | None, _Choice] = {}  # the last session's last
+        self._unassigned: set[WorkerProcess] = set()  # those that wait, start or end
+        self._numbers: Iterator[int] = count(1)
+        self.complaints = Complaints(_log, "pre-started workers")
+
+    def start(self) -> None:
+        for log in self._settings.log_dir.glob("prestarted-*.log"):  # of a kvgpud that was killed
+            log.unlink(missing_ok=True)
+        if self._settings.n_prestarted:
+            self._choices[None] = _Choice(self, None, self._settings.n_prestarted)
+
+    def take(self, window: int, owner: str, devices: Devices | None) -> Prestarted | None:
+        """Return one that waits for a session with this window and these devices (None: all), None
+        if there is none.
+        """
+        if window != _WINDOW or not self._choices:
+            return None
+        choice = self._choice(devices)
+        taken = choice.take() if choice and self._settings.may_wait(owner) else None
+        if taken:
+            self._unassigned.discard(taken.process)
+        return taken
+
+    def _choice(self, devices: Devices | None) -> _Choice | None:
+        if devices is None:
+            return self._choices[None]
+        if devices in self._choices:
+            choice = self._choices.pop(devices)
+        elif n_most := self._settings.share_of_uids(_MOST_CHOICES):
+            others = [other for other in self._choices if other is not None]
+            for oldest in others[: max(0, len(others) + 1 - n_most)]:
+                self._choices.pop(oldest).close()
+            choice = _Choice(self, devices, 1)
+        else:
+            return None
+        self._choices[devices] = choice
+        return choice
+
+    async def close(self) -> None:
+        """End those that have no session."""
+        choices, self._choices = list(self._choices.values()), {}
+        for choice in choices:
+            choice.close()
+        if choices:
+            await asyncio.wait([choice.task for choice in choices])
+        if self._unassigned:
+            limit_s = self._settings.grace_s + _KILL_LIMIT_S
+            await asyncio.wait([process.reaped for process in self._unassigned], timeout=limit_s)
+
+    async def start_one(self, devices: Devices | None) -> Prestarted:
+        """Start one; return once it waits. Raises OSError, KvgpuError."""
         settings = self._settings
-        self._n_started += 1
-        log = settings.log_dir / f"prestarted-{self._n_started}.log"
+        driver = await self._get_driver()
+        log = settings.log_dir / f"prestarted-{next(self._numbers)}.log"
         with contextlib.suppress(OSError):  # then it has no log
             settings.log_dir.mkdir(parents=True, exist_ok=True)
         command = [*settings.command(driver, _WINDOW, devices), "--prestart"]
@@ -154,29 +182,18 @@ class WorkerPool:
             raise
         worker = Prestarted(process, log)
         if process.reaped.done():
-            raise self._lost(worker)
-        self._waiting.setdefault(devices, []).append(worker)
-        process.reaped.add_done_callback(lambda _: self._on_end(worker))
+            raise lost(worker)
+        return worker
 
-    def _on_end(self, worker: Prestarted) -> None:
-        for waiting in self._waiting.values():
-            if worker in waiting:
-                waiting.remove(worker)
-                self._complaints.add(self._lost(worker))
-                asyncio.get_running_loop().call_later(_FIRST_PAUSE_S, self._is_short.set)
 
-    def _end(self, worker: Prestarted) -> None:
-        worker.process.end()
-        worker.log.unlink(missing_ok=True)
-
-    def _lost(self, worker: Prestarted) -> KvgpuError:
-        """Say why one has ended, with its last words; its log goes."""
-        lines: list[str] = []
-        with contextlib.suppress(OSError):
-            lines = worker.log.read_text(errors="replace").strip().splitlines()
-            worker.log.unlink()
-        _, reason = worker.process.failure()
-        return ConfigError(": ".join([reason, *lines[-1:]]), hint="sessions start their own")
+def lost(worker: Prestarted) -> KvgpuError:
+    """Say why one has ended, with its last words; its log goes."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = worker.log.read_text(errors="replace").strip().splitlines()
+        worker.log.unlink()
+    _, reason = worker.process.failure()
+    return ConfigError(": ".join([reason, *lines[-1:]]), hint="sessions start their own")
 
 
 def _ignore(frame: Frame) -> None:

@@ -13,10 +13,6 @@ from kvgpu.host.session_store import SessionStore
 Devices = tuple[int, ...]  # which of the driver's a worker sees, in its order
 
 
-def all_of(driver: Driver) -> Devices:
-    return tuple(range(len(driver.devices)))
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     binary: Path
@@ -27,9 +23,9 @@ class WorkerSettings:
     store: SessionStore
     n_prestarted: int = 0
 
-    def command(self, driver: Driver, window: int, devices: Devices) -> list[str]:
-        """Return what the command lines of all workers have in common."""
-        chosen = ["--devices", ",".join(map(str, devices))] if devices != all_of(driver) else []
+    def command(self, driver: Driver, window: int, devices: Devices | None) -> list[str]:
+        """Return what the command lines of all workers have in common; devices None: all."""
+        chosen = ["--devices", ",".join(map(str, devices))] if devices is not None else []
         return [
             *(str(self.binary), "--driver", str(driver.path)),
             *("--window", f"{window:#x}"),
@@ -42,6 +38,10 @@ class WorkerSettings:
         Raises KvgpuError if there is no uid left.
         """
         return self.jails.make(shared_bytes, owner) if self.jails else Confinement()
+
+    def share_of_uids(self, n_wanted: int) -> int:
+        """Return how many of so many workers may wait: a quarter of all, where each has a uid."""
+        return min(n_wanted, len(self.jails.uids) // 4) if self.jails else n_wanted
 
     def may_wait(self, owner: str) -> bool:
         """Whether a worker that has waited can become this owner's."""

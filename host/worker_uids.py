@@ -30,6 +30,9 @@ class WorkerUids:
         self._taken: set[int] = set()
         self._next = 0  # the one given back last comes last
 
+    def __len__(self) -> int:
+        return len(self._uids)
+
     def take(self) -> int:
         """Raises KvgpuError if all are in use."""
         for _ in self._uids:

@@ -74,10 +74,11 @@ def waiting(host: Loopback) -> set[int]:
     return prestarted_pids(host.runtime_dir)
 
 
-def is_full(host: Loopback, n_workers: int) -> bool:
-    """Are so many, or more, ready, and not only started: such one sleeps in recvmsg()."""
+def is_full(host: Loopback, n_workers: int, or_more: bool = False) -> bool:
+    """Are so many ready, and not only started: such one sleeps in recvmsg()."""
     pids = waiting(host)
-    return len(pids) >= n_workers and all(_sleeps_in_a_socket(pid) for pid in pids)
+    has_enough = len(pids) == n_workers or (or_more and len(pids) > n_workers)
+    return has_enough and all(_sleeps_in_a_socket(pid) for pid in pids)
 
 
 def _sleeps_in_a_socket(pid: int) -> bool:

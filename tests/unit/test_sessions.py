@@ -288,7 +288,7 @@ def test_waiting_worker_that_cannot_be_started_keeps_no_uid(
             patch.setattr(socket, "socketpair", no_descriptors)
             for _ in range(2 * N_UIDS):
                 with pytest.raises(OSError, match="Too many open files"):
-                    await pool._add()
+                    await pool.start_one(None)
 
     run(body)
 
@@ -297,7 +297,7 @@ def test_waiting_worker_that_cannot_be_started_leaves_no_log(settings: WorkerSet
     async def body() -> None:
         pool = broker_of(replace(settings, binary=Path("/none"))).pool
         with pytest.raises(FileNotFoundError):
-            await pool._add()
+            await pool.start_one(None)
         assert not list(settings.log_dir.iterdir())
 
     run(body)
