@@ -60,6 +60,7 @@ class Plan {
     for (Fault& fault : planted_) {
       if (fault.function == function && --fault.calls_to_go == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(fault.delay_ms));
+        std::fprintf(stderr, "fault_driver: %s fails\n", function);
         return static_cast<CUresult>(fault.error);
       }
     }

@@ -13,7 +13,8 @@ from differential.errors import Sides, share_of
 from differential.processes import merged
 from differential.prototypes import prototypes
 from differential.rows import AFTER_FAULT, BEFORE_INIT, STATES, batches, functions
-from gpu.report import recordable
+from gpu import report
+from gpu.report import merge_bad_calls, recordable
 
 
 @pytest.mark.parametrize(
@@ -107,3 +108,29 @@ def test_crash_is_recorded_where_a_process_of_its_own_came_to_it(tmp_path: Path)
     assert (
         recordable(native, {"cuInit": {"Flags=huge": "hangs"}})["cuInit"]["Flags=huge"] == "hangs"
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "is_taken_over"),
+    [
+        ("NVIDIA H200, 580.1\n", True),
+        ("NVIDIA H200, 580.1\nNVIDIA H200, 580.1\n", False),
+        ("NVIDIA H100, 580.1\n", False),  # has most of them from the record
+        ("NVIDIA H100, 590.1\n", True),
+    ],
+)
+def test_record_stays_that_of_the_gpu_it_names(
+    gpus: str, is_taken_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = "# NVIDIA H200, 580.1: what native calls gave\ncuInit\tgood: 0\n"
+    record = tmp_path / "bad_calls.tsv"
+    record.write_text(before)
+    monkeypatch.setattr(report, "BAD_CALLS", record)
+    (tmp_path / "gpu.txt").write_text(gpus)
+    (tmp_path / "errors").mkdir()
+    (tmp_path / "errors/native.tsv").write_text("cuInit\tFlags=huge: 1\tgood: 0\n")
+    merge_bad_calls(tmp_path)
+    gpu = gpus.splitlines()[0]
+    found = record.read_text()
+    assert found.startswith(f"# {gpu}: ") if is_taken_over else found == before
+    assert ("Flags=huge" in found) == is_taken_over
