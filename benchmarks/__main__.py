@@ -73,6 +73,7 @@ def measure(options: argparse.Namespace, table: catalog.Catalog) -> results.Resu
                     found.write(path, table)
             except (BenchError, AssertionError, OSError) as error:
                 found.missing |= dict.fromkeys(ids, str(error) or type(error).__name__)
+            found.machine["processors"] = str(runner.processors)
             absent = [row for row in ids if row not in found.rows and row not in found.missing]
             found.missing |= dict.fromkeys(absent, "the program printed no such figure")
             found.write(path, table)

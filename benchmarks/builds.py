@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import catalog, results
+from benchmarks.processors import Processors, keep_on
 from benchmarks.runner import START_S
 from benchmarks.served import BenchError, Served
-from benchmarks.sides import Sides, choose_driver, command_of, environment_of
+from benchmarks.sides import Side, Sides, choose_driver, command_of, environment_of
 
 NATIVE = "native"
 Round = dict[str, dict[str, float]]  # by side: the figures
@@ -58,6 +58,7 @@ class Comparison:
     def __init__(self, options: argparse.Namespace, stack: ExitStack) -> None:
         self._options = options
         self._end_s = time.monotonic() + options.seconds
+        self._processors = Processors()
         driver = choose_driver(options.driver)
         self._native = Sides(driver, stack)
         self._builds = {name: Sides(driver, stack, build) for name, build in options.build}
@@ -65,29 +66,31 @@ class Comparison:
     def rounds(self, subject: catalog.Subject) -> list[Round]:
         """Measure; fewer rounds than asked for where the time is over."""
         found: list[Round] = []
-        processors = sorted(os.sched_getaffinity(0))
         with ExitStack() as stack:
-            processes = self._start(subject, stack)
+            sides = self._sides(subject)
+            processes = self._start(subject, sides, stack)
             for number in range(self._options.rounds):
                 if time.monotonic() > self._end_s:
                     break
-                word = f"go {processors[number % len(processors)]}"
-                found.append(
-                    {
-                        side: {
-                            name: figure.value
-                            for name, figure in processes[side].ask(word, subject.limit_s).items()
-                        }
-                        for side in turned(list(processes), number)
-                    }
-                )
+                one: Round = {}
+                for name in turned(list(sides), number):
+                    chosen = self._processors.choose(number, subject.processors)
+                    keep_on(chosen, [processes[name].pid, *sides[name].workers()])
+                    figures = processes[name].ask("go", subject.limit_s)
+                    one[name] = {each: figure.value for each, figure in figures.items()}
+                found.append(one)
         return found
 
-    def _start(self, subject: catalog.Subject, stack: ExitStack) -> dict[str, Served]:
+    def _sides(self, subject: catalog.Subject) -> dict[str, Side]:
         remoted = next(side for side in subject.sides if side != NATIVE)
         sides = {name: build.get(remoted) for name, build in self._builds.items()}
         if NATIVE in subject.sides:
             sides = {NATIVE: self._native.get(NATIVE), **sides}
+        return sides
+
+    def _start(
+        self, subject: catalog.Subject, sides: dict[str, Side], stack: ExitStack
+    ) -> dict[str, Served]:
         processes = {}
         for name, side in sides.items():
             command = [*command_of(subject.command, self._options.effort), "--served"]

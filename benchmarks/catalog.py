@@ -30,6 +30,7 @@ class Subject:
     quick: bool = True
     until: str = ""
     pairs: int | None = None
+    processors: int = 6
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from framework.waiting import eventually
 from benchmarks import host_costs
 from benchmarks.catalog import Subject
 from benchmarks.figures import Figure
+from benchmarks.processors import Processors, keep_on
 from benchmarks.served import BenchError, Served
 from benchmarks.sides import N_WAITING, Sides, command_of, environment_of
 
@@ -58,6 +59,7 @@ class Runner:
         self._pairs = pairs
         self._end_s = end_s
         self._logs = logs
+        self.processors = Processors()
 
     def pairs(self, subject: Subject, rows: list[str]) -> Iterator[Pair]:
         """Yield each pair as soon as it is there; BenchError where no more are to be had."""
@@ -104,16 +106,18 @@ class Runner:
             for process in processes.values():
                 process.ask("warm", self._left_s(START_S))
 
-        processors = sorted(os.sched_getaffinity(0))
-
-        def measure(process: Served, number: int) -> Figures:
-            # A processor of a virtual machine may be slower than the next one for as long as all
-            # takes, and programs stay where they are: each pair has another one, both the same.
-            word = f"go {processors[number % len(processors)]}"
+        def measure(name: str, number: int) -> Figures:
+            process = processes[name]
+            self._move(subject, name, number, process.pid)
             with self._killing(processes):
-                return process.ask(word, self._left_s(subject.limit_s))
+                return process.ask("go", self._left_s(subject.limit_s))
 
-        return {name: partial(measure, process) for name, process in processes.items()}
+        return {name: partial(measure, name) for name in processes}
+
+    def _move(self, subject: Subject, name: str, number: int, pid: int) -> None:
+        """Let this process, and its worker, run where it is fast just now."""
+        side = self._sides.get(name)
+        keep_on(self.processors.choose(number, subject.processors), [pid, *side.workers()])
 
     @contextmanager
     def _killing(self, processes: dict[str, Served]) -> Iterator[None]:
@@ -128,15 +132,17 @@ class Runner:
     def _start(self, subject: Subject, rows: list[str]) -> MeasureSides:
         return {name: partial(self._start_once, subject, name, rows) for name in subject.sides}
 
-    def _start_once(self, subject: Subject, name: str, rows: list[str], _number: int) -> Figures:
+    def _start_once(self, subject: Subject, name: str, rows: list[str], number: int) -> Figures:
         host = self._sides.get(name).host
         if host is not None:  # the driver is busy while an earlier session's context goes
             eventually(
                 lambda: not host.worker_pids() and is_full(host, N_WAITING, or_more=True), QUIET_S
             )
         limit_s = self._left_s(subject.limit_s)
+        self._move(subject, name, number, os.getpid())  # whose processors a child has
         begin_s = time.monotonic()
         process = self._process(subject, name)
+        keep_on(self.processors.all, [os.getpid()])
         try:
             process.read_line(begin_s + limit_s)
             if subject.until == "end":

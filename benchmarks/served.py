@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that measures when it is told to: both sides are started once, then take turns.
 
-It reads lines: `warm` first, then `go`, or `go N` on processor N, for each measurement. It answers
-with figures and `end`.
+It reads lines: `warm` first, then `go` for each measurement. It answers with figures and `end`.
 """
 
 from __future__ import annotations

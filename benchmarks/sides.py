@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from framework.first_result import waiting
 from framework.loopback import BUILD, Loopback, loopback
 
 from benchmarks.catalog import Subject
@@ -28,6 +29,10 @@ class Side:
 
     environment: dict[str, str]
     host: Loopback | None = None
+
+    def workers(self) -> list[int]:
+        """Return the workers of its sessions, and those that wait for the next one."""
+        return [*self.host.worker_pids(), *waiting(self.host)] if self.host is not None else []
 
 
 class Sides:

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_driver [--effort SHARE] [--served] SUBJECT: what calls of the driver cost, seen by the
 // caller. The same binary measures a native and a remoted GPU. Asserts nothing.
-// --served: once for each line on standard input (`go N`: on processor N); a line `end` follows the
-// figures.
-#include <sched.h>
-
+// --served: once for each line on standard input; a line `end` follows the figures.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -53,20 +50,6 @@ Measure* find(const char* name) {
   std::exit(2);
 }
 
-// From here on this thread runs on that processor, until the kernel finds a better one.
-void move_to(int processor) {
-  cpu_set_t all;
-  if (sched_getaffinity(0, sizeof all, &all) != 0) std::exit(2);
-  cpu_set_t one = all;
-  for (int other = 0; other < CPU_SETSIZE; ++other) {
-    if (other != processor) CPU_CLR(other, &one);
-  }
-  if (sched_setaffinity(0, sizeof one, &one) != 0 || sched_setaffinity(0, sizeof all, &all) != 0) {
-    std::perror("bench_driver: another processor");
-    std::exit(2);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,8 +76,6 @@ int main(int argc, char** argv) {
   }
   char line[64];
   while (std::fgets(line, sizeof line, stdin) != nullptr) {
-    int processor = 0;
-    if (std::sscanf(line, "go %d", &processor) == 1) move_to(processor);
     measure(gpu, bench::Effort(effort));
     std::puts("end");
     std::fflush(stdout);

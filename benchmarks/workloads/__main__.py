@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """python3 -m benchmarks.workloads [--effort SHARE] [--served] NAME: figures of one workload.
 
---served: its models are made at the first line on standard input (`warm`); each further line (`go`,
-or `go N`: on processor N) is answered with figures and `end`.
+--served: its models are made at the first line on standard input (`warm`); each further line (`go`)
+is answered with figures and `end`.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -42,14 +41,6 @@ def say(figures: Figures) -> None:
         print(f"{name} {value:.6g} {unit}", flush=True)
 
 
-def move_to(processors: list[str]) -> None:
-    """Go on on that one, until the kernel finds a better one."""
-    if processors:
-        allowed = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {int(processors[0])})
-        os.sched_setaffinity(0, allowed)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--effort", type=float, default=1.0)
@@ -64,11 +55,10 @@ def main() -> None:
         say(make().measure(options.effort))
         return
     workload = None
-    for line in sys.stdin:
+    for _ in sys.stdin:
         if workload is None:
             workload = make()
         else:
-            move_to(line.split()[1:])
             say(workload.measure(options.effort))
         print("end", flush=True)
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from framework.loopback import ROOT
 sys.path.append(str(ROOT))
 try:
     from benchmarks import catalog, figures, report, results
+    from benchmarks.processors import Processors, at_full_speed, keep_on, seconds_on
     from benchmarks.runner import Effort
     from benchmarks.served import BenchError, Served
 finally:
@@ -161,3 +164,46 @@ def test_whole_subjects_are_not_shortened() -> None:
     assert effort.of(TABLE.subjects["wait"]) == 0.1
     assert str(effort) == "0.1 of full length; whole: launch"
     assert str(Effort(1.0)) == "1 of full length"
+
+
+def test_each_pair_has_processors_at_full_speed() -> None:
+    times_s = {one: 1.0 + one / 100 for one in range(6)} | {0: 2.0, 3: 1.2}
+    assert at_full_speed(times_s, 1) == [1, 2, 4, 5]
+    assert at_full_speed(times_s, 5) == [1, 2, 3, 4, 5]  # and the next fastest
+    assert at_full_speed(times_s, 9) == [0, 1, 2, 3, 4, 5]
+
+
+def test_they_are_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(5)))
+    slow = {0: 1.6, 3: 1.2}
+    processors = Processors(lambda one: slow.get(one, 1.0))
+    assert [processors.choose(number, 2) for number in (0, 0, 1, 2)] == [
+        [1, 2],
+        [1, 2],
+        [2, 4],
+        [1, 4],
+    ]
+    slow[1] = 1.6
+    assert processors.choose(0, 2) == [2, 4]
+    assert processors.choose(0, 3) == [2, 3, 4]
+    assert str(processors) == "2 to 3 of 5 at full speed, mostly 3"
+
+
+def test_program_is_kept_on_processors_with_all_its_threads() -> None:
+    allowed = os.sched_getaffinity(0)
+    source = (
+        "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print(flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout
+        assert program.stdin
+        program.stdout.readline()
+        one = max(allowed)
+        keep_on([one], [program.pid, 1 << 22])  # who is not there is passed over
+        threads = [int(thread) for thread in os.listdir(f"/proc/{program.pid}/task")]
+        assert [os.sched_getaffinity(thread) for thread in threads] == [{one}, {one}]
+        program.stdin.close()
+    assert 0 < seconds_on(one) < 1
+    assert os.sched_getaffinity(0) == allowed
