@@ -141,8 +141,10 @@ class Runner:
         limit_s = self._left_s(subject.limit_s)
         self._move(subject, name, number, os.getpid())  # whose processors a child has
         begin_s = time.monotonic()
-        process = self._process(subject, name)
-        keep_on(self.processors.all, [os.getpid()])
+        try:
+            process = self._process(subject, name)
+        finally:
+            keep_on(self.processors.all, [os.getpid()])
         try:
             process.read_line(begin_s + limit_s)
             if subject.until == "end":
@@ -155,6 +157,8 @@ class Runner:
         return dict.fromkeys(rows, Figure(1000 * took_s, "ms"))
 
     def _cost(self, subject: Subject, stack: ExitStack) -> MeasureSides:
+        for name in subject.sides:  # nothing is timed here, and many are to run at once
+            keep_on(self.processors.all, self._sides.get(name).workers())
         if subject.sides == ("remoted",):
             return {"remoted": lambda _number: self._sessions(subject)}
         processes = {name: self._open(subject, name, stack) for name in subject.sides}
