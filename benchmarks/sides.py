@@ -70,7 +70,7 @@ class Sides:
         return self._run(str(DRIVER_PROGRAMS / "libnull_driver.so"), jail=False)
 
     def _run(self, driver: str, jail: bool = True) -> Side:
-        config = f"prestarted_workers = {N_WAITING}\n"
+        config = f"prestarted_workers = {N_WAITING}\nprestarted_contexts = true\n"
         host = self._stack.enter_context(loopback(driver, jail, config, **self._parts))
         api = self._stack.enter_context(ApiClient(host.runtime_dir))
         environment = dict(host.environment)

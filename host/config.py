@@ -51,6 +51,7 @@ class HostConfig(BaseModel):
     worker_uids: str = "2147000000-2147001023"
     worker_group: str = _WORKER_GROUP
     prestarted_workers: int = Field(default=1, ge=0, le=64)  # that wait for a session
+    prestarted_contexts: bool = False  # each of them with a context on its first GPU
     worker_memory: str = "8GiB"  # of the host, beside the session's shared memory
     worker_tasks: int = Field(default=1024, ge=64)  # threads
     worker_cgroup: Path | None = Path("/sys/fs/cgroup/kvgpu")  # v2; "": none

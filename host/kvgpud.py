@@ -59,6 +59,7 @@ class Daemon:
             grace_s=config.grace_s,
             store=self._store,
             n_prestarted=config.prestarted_workers,
+            have_contexts=config.prestarted_contexts,
         )
         self._broker = SessionBroker(settings, self._drivers.get)
         placer = Placer(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that wait for a session: started, confined, and through with cuInit (PROTOCOL.md §5).
 
-They hold no context, so no memory of a GPU. They are no sessions: they end with kvgpud, and the
-next one starts others. What a driver shows of the devices is settled by cuInit, so there are some
-that see all devices, and one for each other choice that programs have had lately.
+They hold no context, so no memory of a GPU, unless they are to have one on their first device. They
+are no sessions: they end with kvgpud, and the next one starts others. What a driver shows of the
+devices is settled by cuInit, so there are some that see all devices, and one for each other choice
+that programs have had lately.
 """
 
 from __future__ import annotations
@@ -162,6 +163,8 @@ class WorkerPool:
         with contextlib.suppress(OSError):  # then it has no log
             settings.log_dir.mkdir(parents=True, exist_ok=True)
         command = [*settings.command(driver, _WINDOW, devices), "--prestart"]
+        if settings.have_contexts:
+            command.append("--with-context")
         try:
             handle = start_worker(command, None, log, None, settings.confinement(0, None))
         except OSError:

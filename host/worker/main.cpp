@@ -22,6 +22,7 @@
 #include "jail.h"
 #include "log.h"
 #include "progress_watch.h"
+#include "ready_context.h"
 #include "session.h"
 #include "stream_end.h"
 #include "telemetry.h"
@@ -37,7 +38,8 @@ struct Options {
   bool inventory = false;
   bool telemetry = false;
   bool no_jail = false;
-  bool prestart = false;  // there is no session yet
+  bool prestart = false;      // there is no session yet
+  bool with_context = false;  // and there is to be a context
   std::chrono::seconds away_limit{0};
   bool stream = false;  // the byte-stream form: no memory is shared with the guest
 };
@@ -49,7 +51,7 @@ struct Options {
                "--driver PATH [--devices 0,1] [--uid N --gid N [--max-tasks N] "
                "[--join PID,...] | --no-jail] [--away-s N | --stream]\n"
                "       kvgpu-worker --prestart --window 0xW --driver PATH [--devices 0,1] "
-               "[--uid N --gid N [--max-tasks N] | --no-jail]\n"
+               "[--with-context] [--uid N --gid N [--max-tasks N] | --no-jail]\n"
                "kvgpud starts workers; by hand only --inventory is of use.\n");
   std::exit(2);
 }
@@ -87,6 +89,7 @@ Options parse(int argc, char** argv) {
     INVENTORY,
     TELEMETRY,
     PRESTART,
+    WITH_CONTEXT,
     JOIN
   };
   const option known[] = {{"session", 1, nullptr, SESSION},
@@ -104,6 +107,7 @@ Options parse(int argc, char** argv) {
                           {"inventory", 0, nullptr, INVENTORY},
                           {"telemetry", 0, nullptr, TELEMETRY},
                           {"prestart", 0, nullptr, PRESTART},
+                          {"with-context", 0, nullptr, WITH_CONTEXT},
                           {"join", 1, nullptr, JOIN},
                           {nullptr, 0, nullptr, 0}};
   Options options;
@@ -158,6 +162,9 @@ Options parse(int argc, char** argv) {
         break;
       case PRESTART:
         options.prestart = true;
+        break;
+      case WITH_CONTEXT:
+        options.with_context = true;
         break;
       default:
         usage();
@@ -238,6 +245,7 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   if (!fill_above_window(options.session.window, &error)) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
   static DriverTable driver;
   const int n_devices = start_driver(options, &driver);
+  const CUcontext context = options.with_context ? ReadyContext::make(driver) : nullptr;
   if (options.prestart) take_session(n_devices, &config, &away_limit);
 
   std::byte* const block = map_block(config, &error);
@@ -251,6 +259,7 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   page->features = by_records ? control::FEATURE_PROGRESS_RECORDS : 0;
   page->magic = BLOCK_MAGIC;
   static Session session(config, block, &driver, n_devices, &control);
+  session.ready_context.hold(context);
   static ProgressWatch progress_watch(session.progress_word(0), &session.events);
   if (by_records) {
     session.progress = &progress_watch;

@@ -34,6 +34,7 @@
 #include "output.h"
 #include "poison.h"
 #include "pool.h"
+#include "ready_context.h"
 #include "task.h"
 #include "virtual_memory.h"
 #include "watcher.h"
@@ -88,6 +89,7 @@ class Session {
   Images images;
   VirtualMemory virtual_memory;
   HostMemory host_memory{this};
+  ReadyContext ready_context;
   DeviceResources device_resources;
   Conditions conditions;
   Activity activity;

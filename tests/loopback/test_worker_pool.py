@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,28 @@ import pytest
 from framework import confinement
 from framework.first_result import alternate, is_full, waiting
 from framework.life import sessions, start_steady
-from framework.loopback import PROGRAMS, Loopback, loopback
+from framework.loopback import LOOPBACK, PROGRAMS, Loopback, case_filter, loopback
 from framework.waiting import eventually
 
 N_WAITING = 2
+# What is free in a program's first context.
+FREE = """
+import ctypes, sys
+cuda, how = ctypes.CDLL("libcuda.so.1"), sys.argv[1]
+context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0
+flags, is_active = ctypes.c_uint(), ctypes.c_int(-1)
+assert cuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(is_active)) == 0
+assert is_active.value == 0
+if how == "created":
+    assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+else:
+    assert how == "primary" or cuda.cuDevicePrimaryCtxSetFlags_v2(0, 4) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+print(free.value)
+"""
 N_PAIRS = int(os.environ.get("KVGPU_POOL_PAIRS", "5"))
 
 
@@ -90,6 +109,42 @@ def test_programs_that_see_some_devices_get_one_that_waits_for_these() -> None:
                 program.communicate(timeout=20)
             # A worker that waits becomes nobody's who has one that lives.
             assert eventually(lambda: not host.worker_pids(), 20)
+
+
+@pytest.fixture(scope="module")
+def host_with_contexts() -> Iterator[Loopback]:
+    config = f"prestarted_workers = {N_WAITING}\nprestarted_contexts = true\n"
+    with loopback(config=config) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "context: created before the primary one, destroyed first",
+        "context: flags, configuration, limits",
+        "context: ten made and destroyed, memory comes back",
+        "launches in a row: each has its own parameters",
+    ],
+)
+def test_program_whose_worker_had_a_context_finds_what_it_would_without(
+    host_with_contexts: Loopback, case: str
+) -> None:
+    host = host_with_contexts
+    assert eventually(lambda: is_full(host, N_WAITING), 20), host.logs()
+    assert "1 passed" in host.check(LOOPBACK / "driver_cases", case_filter(case))
+
+
+def free_bytes(host: Loopback, how: str) -> int:
+    assert eventually(lambda: is_full(host, N_WAITING), 20), host.logs()
+    return int(host.check(sys.executable, "-c", FREE, how))
+
+
+def test_memory_of_a_context_that_waited_counts_once(host_with_contexts: Loopback) -> None:
+    for how in ("primary", "with flags", "created"):
+        with loopback(config="prestarted_workers = 0\n") as bare:
+            without = int(bare.check(sys.executable, "-c", FREE, how))
+        assert free_bytes(host_with_contexts, how) == without
 
 
 def test_one_that_dies_is_replaced(host: Loopback) -> None:

@@ -84,11 +84,14 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
   if ((body.flags & ~GUEST_FLAGS) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevice device;
   if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
-  if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
   auto context = std::make_shared<Context>();
   context->device = static_cast<int>(body.device);
   context->is_primary = true;
-  if (const CUresult bad = driver.cuDevicePrimaryCtxRetain(&context->raw, device)) return bad;
+  context->raw = session.ready_context.take(driver, context->device, body.flags);
+  if (context->raw == nullptr) {
+    if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
+    if (const CUresult bad = driver.cuDevicePrimaryCtxRetain(&context->raw, device)) return bad;
+  }
   wire::ContextRetained out{};
   if (const CUresult bad = prepare(session, *context, &out)) {
     (void)driver.cuDevicePrimaryCtxRelease_v2(device);
@@ -161,6 +164,7 @@ CUresult ctx_create_v2(Session& session, const Task& task, ReplyWriter& reply) {
   auto context = std::make_shared<Context>();
   context->device = static_cast<int>(body.device);
   auto affinity = read_affinity(session, task, body.n_affinity);
+  session.ready_context.drop(driver);
   const CUresult made = affinity.empty() ? driver.cuCtxCreate_v2(&context->raw, body.flags, device)
                                          : driver.cuCtxCreate_v3(&context->raw, affinity.data(),
                                                                  static_cast<int>(affinity.size()),
