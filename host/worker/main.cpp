@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "address_window.h"
@@ -246,7 +247,11 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   static DriverTable driver;
   const int n_devices = start_driver(options, &driver);
   const CUcontext context = options.with_context ? ReadyContext::make(driver) : nullptr;
-  if (options.prestart) take_session(n_devices, &config, &away_limit);
+  std::vector<wire::DeviceInfo> devices;
+  if (options.prestart) {
+    if (list_devices(driver, &devices) != CUDA_SUCCESS) devices.clear();
+    take_session(n_devices, &config, &away_limit);
+  }
 
   std::byte* const block = map_block(config, &error);
   if (block == nullptr) refuse(CUDA_ERROR_OUT_OF_MEMORY, error);
@@ -260,6 +265,7 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
   page->magic = BLOCK_MAGIC;
   static Session session(config, block, &driver, n_devices, &control);
   session.ready_context.hold(context);
+  session.known_devices = std::move(devices);
   static ProgressWatch progress_watch(session.progress_word(0), &session.events);
   if (by_records) {
     session.progress = &progress_watch;

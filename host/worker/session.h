@@ -90,6 +90,7 @@ class Session {
   VirtualMemory virtual_memory;
   HostMemory host_memory{this};
   ReadyContext ready_context;
+  std::vector<wire::DeviceInfo> known_devices;  // from when the worker waited; else to be asked for
   DeviceResources device_resources;
   Conditions conditions;
   Activity activity;

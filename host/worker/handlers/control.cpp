@@ -22,8 +22,10 @@ CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
       body.version & 0xffff, body.features);
   session.guest_minor = static_cast<uint16_t>(body.version);
   session.is_kicked_directly = (body.features & control::FEATURE_DOORBELL) != 0;
-  std::vector<wire::DeviceInfo> devices;
-  if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
+  std::vector<wire::DeviceInfo> devices = session.known_devices;
+  if (devices.empty()) {
+    if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
+  }
   int driver_version = 0;
   if (const CUresult bad = session.driver->cuDriverGetVersion(&driver_version)) return bad;
   const uint32_t version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
