@@ -27,6 +27,7 @@
 #include "handles.h"
 #include "host_memory.h"
 #include "images.h"
+#include "kvgpu/calls.h"
 #include "kvgpu/layout.h"
 #include "lanes.h"
 #include "last_mark.h"
