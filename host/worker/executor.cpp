@@ -233,7 +233,7 @@ static void close_launch_graphs(Session& session, const Task& task, int device) 
   const auto context = session.handles.context(body.context);
   if (context == nullptr || session.enter(*context) != CUDA_SUCCESS) return;
   for (const auto& stream : session.handles.streams_of(device)) {
-    if (stream->context_handle == body.context) stream->launch_graph.close(*session.driver);
+    if (stream->context_handle == body.context) stream->close_graphs(*session.driver);
   }
 }
 

@@ -66,11 +66,17 @@ struct Stream : std::enable_shared_from_this<Stream> {
   std::atomic<uint64_t> marked{0};  // release by add_mark(), acquire by the watcher
   StreamWindow window;              // of who executes the stream's records
   FreedPoint freed;                 // likewise
-  LaunchGraph launch_graph;         // likewise
+  RunGraph run_graph;               // likewise
+  LoneGraphs lone_graphs;           // likewise
   size_t lane = 0;                  // which its last record went to (lanes.h); reader only
   uint64_t lane_seq = 0;
 
   bool is_legacy() const { return raw == CU_STREAM_LEGACY; }
+  // Its context is current.
+  void close_graphs(const DriverTable& driver) {
+    run_graph.close(driver);
+    lone_graphs.close(driver);
+  }
   // The context that keeps what the stream allocates.
   wire::Handle memory_handle() const {
     return context->green == nullptr ? context_handle : context->primary_handle;

@@ -21,8 +21,10 @@ bool is_plain(const Session& session, const Stream& stream) {
          !session.has_references.load(std::memory_order_relaxed);
 }
 
-bool is_like(const LaunchGraph::Launches& launches, const LaunchGraph::Bodies& bodies) {
-  for (size_t i = 0; i < LaunchGraph::N; ++i) {
+template <size_t N>
+bool is_like(const std::array<wire::Launch, N>& launches,
+             const std::array<const std::byte*, N>& bodies) {
+  for (size_t i = 0; i < N; ++i) {
     if (std::memcmp(&launches[i], bodies[i], sizeof launches[i]) != 0) return false;
   }
   return true;
@@ -30,28 +32,32 @@ bool is_like(const LaunchGraph::Launches& launches, const LaunchGraph::Bodies& b
 
 }  // namespace
 
-void LaunchGraph::close(const DriverTable& driver) {
+template <size_t N>
+void LaunchGraph<N>::close(const DriverTable& driver) {
   if (made_ == nullptr) return;
   if (made_->exec != nullptr) (void)driver.cuGraphExecDestroy(made_->exec);
   if (made_->graph != nullptr) (void)driver.cuGraphDestroy(made_->graph);
   made_.reset();
 }
 
-void LaunchGraph::discard(const DriverTable& driver) {
+template <size_t N>
+void LaunchGraph<N>::discard(const DriverTable& driver) {
   if (made_ == nullptr) return;
   const bool has_paid = made_->n_runs >= ENOUGH;
   pays_from_ = has_paid ? PAYS_FROM : std::min(2 * pays_from_, PAYS_FROM_MOST);
   close(driver);
 }
 
-bool LaunchGraph::comes_again(const Bodies& bodies) {
+template <size_t N>
+bool LaunchGraph<N>::comes_again(const Bodies& bodies) {
   if (is_like(before_, bodies)) return ++n_alike_ >= pays_from_;
   for (size_t i = 0; i < N; ++i) std::memcpy(&before_[i], bodies[i], sizeof before_[i]);
   n_alike_ = 0;
   return false;
 }
 
-CUresult LaunchGraph::add_node(Session& session, size_t i, const std::byte* params) {
+template <size_t N>
+CUresult LaunchGraph<N>::add_node(Session& session, size_t i, const std::byte* params) {
   const wire::Launch& b = made_->launches[i];
   CUDA_KERNEL_NODE_PARAMS& node = made_->params[i];
   node.gridDimX = b.grid[0];
@@ -75,7 +81,8 @@ CUresult LaunchGraph::add_node(Session& session, size_t i, const std::byte* para
                                                  i == 0 ? 0 : 1, &node);
 }
 
-bool LaunchGraph::make(Session& session, const Bodies& bodies) {
+template <size_t N>
+bool LaunchGraph<N>::make(Session& session, const Bodies& bodies) {
   const DriverTable& driver = *session.driver;
   if (!driver.has(driver.cuGraphAddKernelNode_v2) ||
       !driver.has(driver.cuGraphExecKernelNodeSetParams_v2) ||
@@ -94,7 +101,8 @@ bool LaunchGraph::make(Session& session, const Bodies& bodies) {
   return result == CUDA_SUCCESS;
 }
 
-CUresult LaunchGraph::launch(const DriverTable& driver, CUstream stream, const Bodies& bodies) {
+template <size_t N>
+CUresult LaunchGraph<N>::launch(const DriverTable& driver, CUstream stream, const Bodies& bodies) {
   Made& made = *made_;
   for (size_t i = 0; i < N; ++i) {
     made.extra[i][1] = const_cast<std::byte*>(bodies[i] + sizeof(wire::Launch));
@@ -105,7 +113,8 @@ CUresult LaunchGraph::launch(const DriverTable& driver, CUstream stream, const B
   return driver.cuGraphLaunch(made.exec, stream);
 }
 
-bool LaunchGraph::give(Session& session, const Stream& stream, const Bodies& bodies) {
+template <size_t N>
+bool LaunchGraph<N>::give(Session& session, const Stream& stream, const Bodies& bodies) {
   const DriverTable& driver = *session.driver;
   if (const uint64_t n_changes = session.n_function_changes(); n_changes != n_changes_) {
     discard(driver);
@@ -123,6 +132,27 @@ bool LaunchGraph::give(Session& session, const Stream& stream, const Bodies& bod
   discard(driver);
   n_alike_ = 0;
   return false;
+}
+
+template class LaunchGraph<1>;
+template class LaunchGraph<LAUNCHES_AT_ONCE>;
+
+bool LoneGraphs::give(Session& session, const Stream& stream, const std::byte* body) {
+  if (graphs_ == nullptr) graphs_ = std::make_unique<Graphs>();
+  wire::Launch b;
+  std::memcpy(&b, body, sizeof b);
+  // Multiplied by the golden ratio's fraction, the high bits depend on all others.
+  uint64_t kind = b.function;
+  for (const uint32_t each : {b.grid[0], b.grid[1], b.block[0], b.shared_bytes}) {
+    kind = (kind ^ each) * 0x9E3779B97F4A7C15u;
+  }
+  static_assert(N_GRAPHS == 1 << 6);
+  return (*graphs_)[kind >> (64 - 6)].give(session, stream, {body});
+}
+
+void LoneGraphs::close(const DriverTable& driver) {
+  if (graphs_ == nullptr) return;
+  for (auto& graph : *graphs_) graph.close(driver);
 }
 
 }  // namespace kvgpu::worker

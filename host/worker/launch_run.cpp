@@ -53,15 +53,17 @@ bool LaunchRun::add_next() {
 }
 
 CUresult LaunchRun::launch(const Entry& entry) const {
+  const std::byte* const body = entry.task.body.data();
+  if (stream_->lone_graphs.give(*session_, *stream_, body)) return CUDA_SUCCESS;
   wire::Launch b;
   if (!entry.task.read(&b)) return CUDA_ERROR_INVALID_VALUE;  // add_next() has done so
-  return call_launch(*session_, b, entry.function, stream_->raw, entry.task.body.data() + sizeof b);
+  return call_launch(*session_, b, entry.function, stream_->raw, body + sizeof b);
 }
 
 bool LaunchRun::give_as_graph() {
-  LaunchGraph::Bodies bodies;
+  RunGraph::Bodies bodies;
   for (size_t i = 0; i < MOST; ++i) bodies[i] = entries_[i].task.body.data();
-  return stream_->launch_graph.give(*session_, *stream_, bodies);
+  return stream_->run_graph.give(*session_, *stream_, bodies);
 }
 
 uint64_t LaunchRun::give() {

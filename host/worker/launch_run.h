@@ -2,7 +2,7 @@
 // Launches of one stream that have come one after the other: all are read and looked up first, then
 // given to the driver back to back. The driver's code takes the processor's caches for itself, so
 // what a worker does between two launches costs it more than what it does eight times in a row. And
-// eight that come again and again are one graph (launch_graph.h).
+// what comes again and again is a graph (launch_graph.h).
 #pragma once
 
 #include <cuda.h>
@@ -52,7 +52,7 @@ class LaunchRun {
   uint64_t give();
 
  private:
-  static constexpr size_t MOST = LaunchGraph::N;
+  static constexpr size_t MOST = LAUNCHES_AT_ONCE;
 
   struct Entry {
     Task task;

@@ -39,7 +39,7 @@ CUresult stream_destroy_v2(Session& session, const Task& task, ReplyWriter&) {
   if (const CUresult bad = session.enter(*stream->context)) return bad;
   if (stream->raw == nullptr) return CUDA_SUCCESS;  // its creation has failed late
   stream->window.close(*session.driver);
-  stream->launch_graph.close(*session.driver);
+  stream->close_graphs(*session.driver);
   stream->freed.close(*session.driver);
   return session.driver->cuStreamDestroy_v2(stream->raw);
 }

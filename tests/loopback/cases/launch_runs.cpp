@@ -38,6 +38,12 @@ class Chain {
   unsigned expected_ = 0;
 };
 
+// A worker is not behind when the next launch comes.
+void let_it_come() {
+  size_t free = 0, total = 0;
+  CU(cuMemGetInfo(&free, &total));
+}
+
 class OwnStream {
  public:
   explicit OwnStream(unsigned flags = CU_STREAM_NON_BLOCKING, int priority = 0) {
@@ -263,4 +269,119 @@ TEST_CASE("launches in a row: the legacy stream and one that waits for it") {
   CU(cuCtxSynchronize());
   CHECK(chain.is_right());
   CHECK(alone.is_right());
+}
+
+TEST_CASE("launches one by one: each has its own parameters") {
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix"));
+  for (int i = 0; i < IN_A_ROW; ++i) {
+    chain.change(stream);
+    CU(cuStreamSynchronize(stream));
+    if (i % 20 == 0) CHECK(chain.is_right());
+  }
+  CHECK(chain.is_right());
+}
+
+TEST_CASE("launches one by one: kernels and shapes by turns") {
+  constexpr int N_SHAPES = 6;
+  const Gpu gpu;
+  const OwnStream stream, other_stream;
+  Chain chain(gpu.function("mix")), other(gpu.function("mix"));
+  const Ints data(64);
+  for (int i = 0; i < IN_A_ROW; ++i) {
+    chain.change(stream, 1 + static_cast<unsigned>(i % N_SHAPES));
+    let_it_come();
+    if (i % 3 == 0) add_one(gpu, data, stream);
+    other.change(other_stream);
+    let_it_come();
+  }
+  CU(cuCtxSynchronize());
+  CHECK(chain.is_right());
+  CHECK(other.is_right());
+  CHECK(data.read() == std::vector<int>(64, (IN_A_ROW + 2) / 3));
+}
+
+// More than the driver takes before it blocks who calls it.
+TEST_CASE("launches one by one: behind a stream that waits") {
+  constexpr int MANY = 1200;
+  const Gpu gpu;
+  const OwnStream stream, free;
+  Chain chain(gpu.function("mix")), other(gpu.function("mix"));
+  for (int i = 0; i < 40; ++i) {
+    chain.change(stream);
+    let_it_come();
+  }
+  Gate gate(gpu, stream);
+  for (int i = 0; i < MANY; ++i) {
+    chain.change(stream);
+    let_it_come();
+    if (i % 50 == 0) {
+      other.change(free);
+      CU(cuStreamSynchronize(free));
+    }
+  }
+  CU_IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  CHECK(other.is_right());
+  gate.open();
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+}
+
+TEST_CASE("launches one by one: while the stream captures") {
+  constexpr int N = 30;
+  const Gpu gpu;
+  const OwnStream stream;
+  Chain chain(gpu.function("mix")), captured(gpu.function("mix"));
+  const auto change = [&](Chain& which) {
+    for (int i = 0; i < N; ++i) {
+      which.change(stream);
+      let_it_come();
+    }
+  };
+  change(chain);
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  change(captured);
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream, &graph));
+  size_t n_nodes = 0;
+  CU(cuGraphGetNodes(graph, nullptr, &n_nodes));
+  CHECK(n_nodes == N);
+  change(chain);
+  CUgraphExec exec = nullptr;
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  CU(cuGraphLaunch(exec, stream));
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+  CHECK(captured.is_right());
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+}
+
+TEST_CASE("launches one by one: what is set of the kernel between, and its module goes") {
+  constexpr int N = 30;
+  const Gpu gpu;
+  const OwnStream stream;
+  const Ints data(2);
+  CUdeviceptr dptr = data.dptr;
+  void* params[] = {&dptr};
+  for (int round = 0; round < 3; ++round) {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    CU(cuModuleLoadData(&module, kernels_ptx()));
+    CU(cuModuleGetFunction(&function, module, "shared_bytes"));
+    for (const unsigned bytes : {1024U, 64U << 10, 32U << 10, 64U << 10}) {
+      CU(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                            static_cast<int>(bytes)));
+      for (int i = 0; i < N; ++i) {
+        CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, bytes, stream, params, nullptr));
+        CU(cuStreamSynchronize(stream));
+      }
+      CHECK(data.read()[0] == static_cast<int>(bytes));
+      CU_IS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, bytes + (64 << 10), stream, params, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+    }
+    CU(cuModuleUnload(module));
+  }
+  CHECK(data.read()[1] == 3 * 4 * N);
 }
