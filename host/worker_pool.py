@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that wait for a session: started, confined, and through with cuInit (PROTOCOL.md §5).
 
-They hold no context, so no memory of a GPU, unless they are to have one on their first device. They
-are no sessions: they end with kvgpud, and the next one starts others. What a driver shows of the
-devices is settled by cuInit, so there are some that see all devices, and one for each other choice
-that programs have had lately.
+They hold no context, so no memory of a GPU, unless they are to have one on their first device; of
+those that see only some devices one for each first device has. They are no sessions: they end with
+kvgpud, and the next one starts others. What a driver shows of the devices is settled by cuInit, so
+there are some that see all devices, and one for each other choice that programs have had lately.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class WorkerPool:
         self._get_driver = get_driver
         self._choices: dict[Devices | None, _Choice] = {}  # the last session's last
         self._unassigned: set[WorkerProcess] = set()  # those that wait, start or end
+        self._contexts: dict[int, WorkerProcess] = {}  # of choices, by their first device
         self._numbers: Iterator[int] = count(1)
         self.complaints = Complaints(_log, "pre-started workers")
 
@@ -126,8 +127,21 @@ class WorkerPool:
         choice = self._choice(devices)
         taken = choice.take() if choice and self._settings.may_wait(owner) else None
         if taken:
-            self._unassigned.discard(taken.process)
+            self._release(taken.process)
         return taken
+
+    def _release(self, process: WorkerProcess) -> None:
+        self._unassigned.discard(process)
+        for device in [one for one, other in self._contexts.items() if other is process]:
+            del self._contexts[device]
+
+    def _may_have_context(self, devices: Devices | None) -> bool:
+        """Say whether the next one with this choice may: programs choose, and are not to fill a
+        GPU with contexts that wait.
+        """
+        return self._settings.have_contexts and (
+            devices is None or devices[0] not in self._contexts
+        )
 
     def _choice(self, devices: Devices | None) -> _Choice | None:
         if devices is None:
@@ -163,7 +177,8 @@ class WorkerPool:
         with contextlib.suppress(OSError):  # then it has no log
             settings.log_dir.mkdir(parents=True, exist_ok=True)
         command = [*settings.command(driver, _WINDOW, devices), "--prestart"]
-        if settings.have_contexts:
+        has_context = self._may_have_context(devices)
+        if has_context:
             command.append("--with-context")
         try:
             handle = start_worker(command, None, log, None, settings.confinement(0, None))
@@ -172,7 +187,9 @@ class WorkerPool:
             raise
         process = WorkerProcess(handle, settings.grace_s, _ignore)
         self._unassigned.add(process)
-        process.reaped.add_done_callback(lambda _: self._unassigned.discard(process))
+        if has_context and devices is not None:
+            self._contexts[devices[0]] = process
+        process.reaped.add_done_callback(lambda _: self._release(process))
         try:
             async with asyncio.timeout(settings.ready_timeout_s):
                 await asyncio.shield(process.prestarted)

@@ -72,6 +72,10 @@ struct Stream : std::enable_shared_from_this<Stream> {
   uint64_t lane_seq = 0;
 
   bool is_legacy() const { return raw == CU_STREAM_LEGACY; }
+  void forget_launches() {
+    run_graph.forget();
+    lone_graphs.forget();
+  }
   // Its context is current.
   void close_graphs(const DriverTable& driver) {
     run_graph.close(driver);

@@ -10,8 +10,11 @@ namespace kvgpu::worker {
 
 namespace {
 
-// Runs of one graph that are worth making it: that takes as long as some thirty launches.
+// Runs of one graph that are worth making it: that takes as long as some ten (of one launch) or
+// thirty launches (of eight).
 constexpr uint32_t ENOUGH = 64;
+// In a session: each takes up to 128 KiB of the GPU.
+constexpr uint32_t MOST_GRAPHS = 256;
 
 // What a graph's nodes would do otherwise than the stream's launches: its priority, its attributes
 // and the part of the GPU that a green context has are the launches', not the graph's. And no
@@ -37,6 +40,7 @@ void LaunchGraph<N>::close(const DriverTable& driver) {
   if (made_ == nullptr) return;
   if (made_->exec != nullptr) (void)driver.cuGraphExecDestroy(made_->exec);
   if (made_->graph != nullptr) (void)driver.cuGraphDestroy(made_->graph);
+  made_->of_session->fetch_sub(1, std::memory_order_relaxed);  // only a count
   made_.reset();
 }
 
@@ -89,7 +93,11 @@ bool LaunchGraph<N>::make(Session& session, const Bodies& bodies) {
       !driver.has(driver.cuGraphInstantiateWithFlags)) {
     return false;
   }
+  // relaxed: only a count; of two threads at once each may find room
+  if (session.n_launch_graphs.load(std::memory_order_relaxed) >= MOST_GRAPHS) return false;
+  session.n_launch_graphs.fetch_add(1, std::memory_order_relaxed);
   made_ = std::make_unique<Made>();
+  made_->of_session = &session.n_launch_graphs;
   made_->launches = before_;
   CUresult result = driver.cuGraphCreate(&made_->graph, 0);
   for (size_t i = 0; i < N && result == CUDA_SUCCESS; ++i) {
@@ -114,14 +122,19 @@ CUresult LaunchGraph<N>::launch(const DriverTable& driver, CUstream stream, cons
 }
 
 template <size_t N>
+void LaunchGraph<N>::note_change(const DriverTable& driver, uint64_t n_changes) {
+  if (n_changes == n_changes_) return;
+  discard(driver);
+  n_alike_ = 0;
+  n_changes_ = n_changes;
+}
+
+template <size_t N>
 bool LaunchGraph<N>::give(Session& session, const Stream& stream, const Bodies& bodies) {
   const DriverTable& driver = *session.driver;
-  if (const uint64_t n_changes = session.n_function_changes(); n_changes != n_changes_) {
-    discard(driver);
-    n_alike_ = 0;
-    n_changes_ = n_changes;
-  }
+  note_change(driver, session.n_function_changes());
   const bool is_made = made_ != nullptr && is_like(made_->launches, bodies);
+  if (is_made) n_alike_ = 0;
   if (!is_made && !comes_again(bodies)) return false;
   if (!is_plain(session, stream) || captures(driver, stream.raw)) return false;
   if (!is_made) discard(driver);
@@ -139,6 +152,10 @@ template class LaunchGraph<LAUNCHES_AT_ONCE>;
 
 bool LoneGraphs::give(Session& session, const Stream& stream, const std::byte* body) {
   if (graphs_ == nullptr) graphs_ = std::make_unique<Graphs>();
+  if (const uint64_t n_changes = session.n_function_changes(); n_changes != n_changes_) {
+    for (auto& graph : *graphs_) graph.note_change(*session.driver, n_changes);
+    n_changes_ = n_changes;
+  }
   wire::Launch b;
   std::memcpy(&b, body, sizeof b);
   // Multiplied by the golden ratio's fraction, the high bits depend on all others.
@@ -148,6 +165,11 @@ bool LoneGraphs::give(Session& session, const Stream& stream, const std::byte* b
   }
   static_assert(N_GRAPHS == 1 << 6);
   return (*graphs_)[kind >> (64 - 6)].give(session, stream, {body});
+}
+
+void LoneGraphs::forget() {
+  if (graphs_ == nullptr) return;
+  for (auto& graph : *graphs_) graph.forget();
 }
 
 void LoneGraphs::close(const DriverTable& driver) {

@@ -7,12 +7,13 @@
 //   graph of one   1.3 to 2.0          1.70             6.0
 //   graph of eight 0.8                 0.94
 // Where a node's kernel or shape changes a launch takes 2.0 to 2.6, as long as the GPU needs: the
-// call may wait for what is under way. A graph takes 5 us to be instantiated, the first one 40.
+// call may wait for what is under way. A graph of one takes 5 us to be instantiated, the first 40.
 #pragma once
 
 #include <cuda.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,11 @@ class LaunchGraph {
 
   // True: the driver has all of them. False: none, so they are for the caller to give.
   bool give(Session& session, const Stream& stream, const Bodies& bodies);
+  // The driver has refused a launch: those before it do not count.
+  void forget() { n_alike_ = 0; }
+  // So many of the session's functions have changed (Session::n_function_changes()): what was made
+  // of them before goes.
+  void note_change(const DriverTable& driver, uint64_t n_changes);
   // The stream is going, or its context.
   void close(const DriverTable& driver);
 
@@ -55,7 +61,8 @@ class LaunchGraph {
     std::array<CUDA_KERNEL_NODE_PARAMS, N> params{};  // which point into what follows
     std::array<std::array<void*, 5>, N> extra{};
     std::array<size_t, N> param_bytes{};
-    uint32_t n_runs = 0;  // that were given as this graph
+    uint32_t n_runs = 0;                          // that were given as this graph
+    std::atomic<uint32_t>* of_session = nullptr;  // Session::n_launch_graphs
   };
 
   bool comes_again(const Bodies& bodies);
@@ -78,6 +85,7 @@ class LoneGraphs {
  public:
   // As LaunchGraph::give().
   bool give(Session& session, const Stream& stream, const std::byte* body);
+  void forget();
   void close(const DriverTable& driver);
 
  private:
@@ -86,6 +94,7 @@ class LoneGraphs {
   using Graphs = std::array<LaunchGraph<1>, N_GRAPHS>;
 
   std::unique_ptr<Graphs> graphs_;
+  uint64_t n_changes_ = 0;  // as a LaunchGraph's: none of a function that is gone stays
 };
 
 }  // namespace kvgpu::worker

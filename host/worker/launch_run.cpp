@@ -73,6 +73,7 @@ uint64_t LaunchRun::give() {
   while (n_given < n_ && (result = launch(entries_[n_given])) == CUDA_SUCCESS) ++n_given;
   stream_->window.count(*session_->driver, stream_->raw, n_given);
   if (n_given < n_) [[unlikely]] {
+    stream_->forget_launches();
     note_failure(*session_, entries_[n_given].task, result);
     for (size_t i = n_given + 1; i < n_; ++i) run_task(*session_, entries_[i].task);
   }

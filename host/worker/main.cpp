@@ -278,6 +278,7 @@ void take_session(int n_devices, SessionConfig* config, std::chrono::seconds* aw
     stream.attach(session);
     std::thread([] { stream.serve(); }).detach();
   }
+  if (context != nullptr) std::thread([] { session.ready_context.drop_later(driver); }).detach();
   log("session %u: %d devices, block at 0x%llx", config.session_id, n_devices,
       static_cast<unsigned long long>(config.window + config.block_offset));
   control.ready(static_cast<uint32_t>(n_devices));

@@ -26,6 +26,9 @@ class ReadyContext {
   [[nodiscard]] CUcontext take(const DriverTable& driver, int device, unsigned flags);
   // The session makes another context.
   void drop(const DriverTable& driver);
+  // Returns when the session has had time to make one; a thread of its own. A program that only
+  // asks for devices is to hold no memory of them.
+  void drop_later(const DriverTable& driver);
 
  private:
   std::mutex mutex_;

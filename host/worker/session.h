@@ -3,7 +3,7 @@
 //
 // Trusts nothing in the region: records are copied once, handles and ranges are looked
 // up. Locks: none is held while another is taken, but for those of host memory. During a driver
-// call only those, a Watch, creation_mutex_ and those of the extents are held.
+// call only those, a Watch, creation_mutex_, a ReadyContext's and those of the extents are held.
 #pragma once
 
 #include <atomic>
@@ -91,6 +91,7 @@ class Session {
   VirtualMemory virtual_memory;
   HostMemory host_memory{this};
   ReadyContext ready_context;
+  std::atomic<uint32_t> n_launch_graphs{0};     // of all streams (launch_graph.h)
   std::vector<wire::DeviceInfo> known_devices;  // from when the worker waited; else to be asked for
   DeviceResources device_resources;
   Conditions conditions;

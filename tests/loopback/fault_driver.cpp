@@ -167,6 +167,8 @@ MAY_FAIL(cuStreamWaitValue64_v2,
 MAY_FAIL(cuStreamBatchMemOp_v2,
          (CUstream stream, unsigned n, CUstreamBatchMemOpParams* operations, unsigned flags),
          (stream, n, operations, flags))
+MAY_FAIL(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device))
+MAY_FAIL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned flags), (device, flags))
 MAY_FAIL(cuStreamCreate, (CUstream * stream, unsigned flags), (stream, flags))
 MAY_FAIL(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority),
          (stream, flags, priority))
@@ -176,6 +178,10 @@ MAY_FAIL(cuEventCreate, (CUevent * event, unsigned flags), (event, flags))
 MAY_FAIL(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
 MAY_FAIL(cuGraphUpload, (CUgraphExec exec, CUstream stream), (exec, stream))
 MAY_FAIL(cuGraphLaunch, (CUgraphExec exec, CUstream stream), (exec, stream))
+MAY_FAIL(cuGraphAddKernelNode_v2,
+         (CUgraphNode * node, CUgraph graph, const CUgraphNode* after, size_t n_after,
+          const CUDA_KERNEL_NODE_PARAMS* params),
+         (node, graph, after, n_after, params))
 MAY_FAIL(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
          (exec, graph, flags))
 MAY_FAIL(cuGraphExecKernelNodeSetParams_v2,

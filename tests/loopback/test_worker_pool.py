@@ -19,6 +19,7 @@ from framework.loopback import LOOPBACK, PROGRAMS, Loopback, case_filter, loopba
 from framework.waiting import eventually
 
 N_WAITING = 2
+OUT_OF_MEMORY, NO_DEVICE = 2, 100
 # What is free in a program's first context.
 FREE = """
 import ctypes, sys
@@ -31,7 +32,8 @@ assert is_active.value == 0
 if how == "created":
     assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
 else:
-    assert how == "primary" or cuda.cuDevicePrimaryCtxSetFlags_v2(0, 4) == 0
+    flags = {"primary": 0, "mapping": 8, "with flags": 4}[how]
+    assert cuda.cuDevicePrimaryCtxSetFlags_v2(0, flags) == 0
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert cuda.cuCtxSetCurrent(context) == 0
 assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
@@ -83,9 +85,13 @@ def test_one_that_waits_is_confined_as_any_other(host: Loopback) -> None:
         program.communicate(timeout=20)
 
 
+def words_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
 def devices_of(pid: int) -> str:
     """Which it was started for."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    words = words_of(pid)
     return words[words.index(b"--devices") + 1].decode() if b"--devices" in words else "all"
 
 
@@ -109,6 +115,23 @@ def test_programs_that_see_some_devices_get_one_that_waits_for_these() -> None:
                 program.communicate(timeout=20)
             # A worker that waits becomes nobody's who has one that lives.
             assert eventually(lambda: not host.worker_pids(), 20)
+
+
+def test_programs_that_choose_devices_do_not_fill_one_with_contexts() -> None:
+    config = f"prestarted_workers = {N_WAITING}\nprestarted_contexts = true\n"
+    with loopback(config=config, KVGPU_SOFTWARE_GPU_DEVICES="3") as host:
+
+        def with_context() -> list[str]:
+            assert eventually(lambda: is_full(host, N_WAITING + n_choices), 20), host.logs()
+            pids = [pid for pid in waiting(host) if b"--with-context" in words_of(pid)]
+            return sorted(map(devices_of, pids))
+
+        everybody = ["all"] * N_WAITING
+        for n_choices, choice in enumerate(["2,0", "1", "2", "2,1"], start=1):
+            host.check(PROGRAMS / "demo", CUDA_VISIBLE_DEVICES=choice)
+            assert with_context() == sorted([*everybody, "2,0", *["1"][: n_choices - 1]])
+        host.check(PROGRAMS / "demo", CUDA_VISIBLE_DEVICES="2,0")
+        assert with_context() == sorted([*everybody, "2,0", "1"])  # the next one's
 
 
 @pytest.fixture(scope="module")
@@ -135,16 +158,41 @@ def test_program_whose_worker_had_a_context_finds_what_it_would_without(
     assert "1 passed" in host.check(LOOPBACK / "driver_cases", case_filter(case))
 
 
-def free_bytes(host: Loopback, how: str) -> int:
-    assert eventually(lambda: is_full(host, N_WAITING), 20), host.logs()
-    return int(host.check(sys.executable, "-c", FREE, how))
+def run_of_first_context(how: str, fault: str) -> tuple[str, bool]:
+    """What FREE printed with one waiting worker, and whether the planted failure came."""
+    config = "prestarted_workers = 1\nprestarted_contexts = true\n"
+    driver = str(LOOPBACK / "libfault_driver.so")
+    with loopback(driver=driver, jail=False, config=config, KVGPU_FAULT=fault) as host:
+        assert eventually(lambda: is_full(host, 1), 20), host.logs()
+        ready = waiting(host)
+        output = host.check(sys.executable, "-c", FREE, how)
+        assert not ready & waiting(host), "the program took none that waited"
+        return output, "fault_driver:" in host.logs()
 
 
-def test_memory_of_a_context_that_waited_counts_once(host_with_contexts: Loopback) -> None:
-    for how in ("primary", "with flags", "created"):
-        with loopback(config="prestarted_workers = 0\n") as bare:
-            without = int(bare.check(sys.executable, "-c", FREE, how))
-        assert free_bytes(host_with_contexts, how) == without
+@pytest.mark.parametrize("how", ["primary", "mapping"])
+def test_program_has_the_context_that_waited(how: str) -> None:
+    output, came = run_of_first_context(how, f"cuDevicePrimaryCtxRetain:2:{NO_DEVICE}")
+    assert int(output) > 0
+    assert not came  # the driver is asked once, by the worker
+
+
+def test_program_with_other_flags_has_a_context_of_its_own() -> None:
+    with pytest.raises(AssertionError, match="cuDevicePrimaryCtxRetain"):
+        run_of_first_context("with flags", f"cuDevicePrimaryCtxRetain:2:{NO_DEVICE}")
+
+
+def test_worker_without_the_context_it_was_to_have_serves_all_the_same() -> None:
+    output, came = run_of_first_context("primary", f"cuDevicePrimaryCtxRetain:1:{OUT_OF_MEMORY}")
+    assert int(output) > 0
+    assert came
+
+
+def test_context_that_broke_while_it_waited_is_made_anew() -> None:
+    # The first stream of a context is the worker's own.
+    output, came = run_of_first_context("primary", f"cuStreamCreate:1:{OUT_OF_MEMORY}")
+    assert int(output) > 0
+    assert came
 
 
 def test_one_that_dies_is_replaced(host: Loopback) -> None:

@@ -71,6 +71,22 @@ std::shared_ptr<Context> take_context(Session& session, wire::Handle handle) {
   return context;
 }
 
+// `ready`: retained already; null: not yet. Retained no more where this fails.
+static CUresult begin_primary(Session& session, CUdevice device, const wire::ContextRetain& body,
+                              CUcontext ready, Context& context, wire::ContextRetained* out) {
+  const DriverTable& driver = *session.driver;
+  context.device = static_cast<int>(body.device);
+  context.is_primary = true;
+  context.raw = ready;
+  if (ready == nullptr) {
+    if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
+    if (const CUresult bad = driver.cuDevicePrimaryCtxRetain(&context.raw, device)) return bad;
+  }
+  const CUresult result = prepare(session, context, out);
+  if (result != CUDA_SUCCESS) (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  return result;
+}
+
 CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWriter& reply) {
   wire::ContextRetain body;
   if (!task.read(&body)) session.violation(task);
@@ -85,18 +101,15 @@ CUresult device_primary_ctx_retain(Session& session, const Task& task, ReplyWrit
   CUdevice device;
   if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(body.device))) return bad;
   auto context = std::make_shared<Context>();
-  context->device = static_cast<int>(body.device);
-  context->is_primary = true;
-  context->raw = session.ready_context.take(driver, context->device, body.flags);
-  if (context->raw == nullptr) {
-    if (const CUresult bad = driver.cuDevicePrimaryCtxSetFlags_v2(device, body.flags)) return bad;
-    if (const CUresult bad = driver.cuDevicePrimaryCtxRetain(&context->raw, device)) return bad;
-  }
   wire::ContextRetained out{};
-  if (const CUresult bad = prepare(session, *context, &out)) {
-    (void)driver.cuDevicePrimaryCtxRelease_v2(device);
-    return bad;
+  const CUcontext ready =
+      session.ready_context.take(driver, static_cast<int>(body.device), body.flags);
+  CUresult result = begin_primary(session, device, body, ready, *context, &out);
+  if (result != CUDA_SUCCESS && ready != nullptr) {  // it has broken while it waited
+    context = std::make_shared<Context>();
+    result = begin_primary(session, device, body, nullptr, *context, &out);
   }
+  if (result != CUDA_SUCCESS) return result;
   add_context(session, task, body, context);
   reply.put(out);
   return CUDA_SUCCESS;

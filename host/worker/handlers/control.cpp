@@ -14,6 +14,25 @@
 
 namespace kvgpu::worker {
 
+namespace {
+
+// As they were while the worker waited, but for what an administrator may have changed since.
+CUresult describe_devices(Session& session, std::vector<wire::DeviceInfo>* devices) {
+  constexpr auto MODE = CU_DEVICE_ATTRIBUTE_COMPUTE_MODE;
+  const DriverTable& driver = *session.driver;
+  if (session.known_devices.empty()) return list_devices(driver, devices);
+  *devices = session.known_devices;
+  for (size_t i = 0; i < devices->size(); ++i) {
+    CUdevice device;
+    if (const CUresult bad = driver.cuDeviceGet(&device, static_cast<int>(i))) return bad;
+    int* const mode = &(*devices)[i].attributes[MODE];
+    if (const CUresult bad = driver.cuDeviceGetAttribute(mode, MODE, device)) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
   wire::Hello body;
   if (!task.read(&body)) session.violation(task);
@@ -22,10 +41,8 @@ CUresult hello(Session& session, const Task& task, ReplyWriter& reply) {
       body.version & 0xffff, body.features);
   session.guest_minor = static_cast<uint16_t>(body.version);
   session.is_kicked_directly = (body.features & control::FEATURE_DOORBELL) != 0;
-  std::vector<wire::DeviceInfo> devices = session.known_devices;
-  if (devices.empty()) {
-    if (const CUresult bad = list_devices(*session.driver, &devices)) return bad;
-  }
+  std::vector<wire::DeviceInfo> devices;
+  if (const CUresult bad = describe_devices(session, &devices)) return bad;
   int driver_version = 0;
   if (const CUresult bad = session.driver->cuDriverGetVersion(&driver_version)) return bad;
   const uint32_t version = uint32_t{control::PROTOCOL_MAJOR} << 16 | control::PROTOCOL_MINOR;
