@@ -17,10 +17,10 @@ int launch_until_error(const Gpu& gpu, const Ints& data, CUstream stream, CUresu
   int n = data.n;
   void* params[] = {&dptr, &n};
   for (int accepted = 0; accepted < 10000; ++accepted) {
-    // Of other shapes each time, or the worker would make them a graph.
-    const unsigned blocks = 1 + static_cast<unsigned>(accepted % 3);
+    // Of another shape each time, or the worker would make them a graph.
+    const unsigned shared_bytes = 4 * static_cast<unsigned>(accepted);
     const CUresult result =
-        cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, stream, params, nullptr);
+        cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, shared_bytes, stream, params, nullptr);
     if (result == CUDA_SUCCESS) continue;
     CU_IS(result, expected);
     return accepted;
