@@ -73,28 +73,35 @@ def _ticks(host: Loopback) -> int:
 
 
 def prestarted(driver: str) -> None:
+    _prestarted(driver, "the pool", f"prestarted_workers = {N_WAITING}\n")
+
+
+def prestarted_contexts(driver: str) -> None:
+    config = f"prestarted_workers = {N_WAITING}\nprestarted_contexts = true\n"
+    _prestarted(driver, "a pool with contexts", config)
+
+
+def _prestarted(driver: str, what: str, config: str) -> None:
     before_mib = _used_mib() if _is_real(driver) else 0
-    config = f"prestarted_workers = {N_WAITING}\n"
     with (
         loopback(driver=driver, config=config) as pooled,
         loopback(driver=driver, config="prestarted_workers = 0\n") as bare,
     ):
         assert eventually(lambda: is_full(pooled, N_WAITING), 60), pooled.logs()
         if _is_real(driver):
-            print(f"figure: {N_WAITING} waiting workers hold {_used_mib() - before_mib} MiB of GPU")
+            used_mib = _used_mib() - before_mib
+            print(f"figure: {what}: {N_WAITING} waiting workers hold {used_mib} MiB of GPU")
         begin = _ticks(pooled)
         eventually(lambda: False, N_IDLE_S)
-        print(
-            f"figure: {N_WAITING} waiting workers: {_ticks(pooled) - begin} ticks in {N_IDLE_S} s"
-        )
+        print(f"figure: {what}: {_ticks(pooled) - begin} ticks in {N_IDLE_S} s")
         with_pool, without = alternate(pooled, bare, N_PAIRS, N_WAITING)
         native = median([native_first_result() for _ in range(N_PAIRS)]) if _is_real(driver) else ""
         print(
             f"figure: start to first result, {N_PAIRS} alternating pairs, medians: "
-            f"with the pool {with_pool}; without {without}; natively afterwards {native or '-'}"
+            f"with {what} {with_pool}; without {without}; natively afterwards {native or '-'}"
         )
         is_slower = with_pool.total_s > 1.1 * without.total_s
-        assert not (is_slower and _is_real(driver)), "the pool costs time"
+        assert not (is_slower and _is_real(driver)), f"{what} costs time"
 
 
 def _is_real(driver: str) -> bool:
@@ -105,7 +112,12 @@ def main() -> int:
     driver = sys.argv[1] if len(sys.argv) > 1 else "nvidia"
     assert os.geteuid() == 0, "a jail needs root to make it"
     failed = False
-    parts: tuple[Callable[[str], None], ...] = (inventory, confined, prestarted)
+    parts: tuple[Callable[[str], None], ...] = (
+        inventory,
+        confined,
+        prestarted,
+        prestarted_contexts,
+    )
     for part in parts:
         try:
             part(driver)
