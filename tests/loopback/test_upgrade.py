@@ -55,16 +55,17 @@ def version(host: Loopback) -> str:
 def test_upgrade_of_kvgpud_and_back_is_not_noticed(tmp_path: Path) -> None:
     newer, ours = next_release(tmp_path / "next"), ROOT / "packaging" / "python"
     with loopback() as host:
-        programs = [start_steady(host, 20)]
+        programs = [start_steady(host, 30)]
         before = sessions(host)
         replace_kvgpud(host, newer)
         assert version(host) == NEXT
         assert sessions(host) == before, "the session goes on, with the same worker"
-        programs.append(start_steady(host, 10))  # of which the next release keeps more
+        programs.append(start_steady(host, 20))  # of which the next release keeps more
         before = sessions(host)
         assert len(before) == 2
         replace_kvgpud(host, ours)
         assert version(host) == kvgpu.__version__
+        assert all(process.poll() is None for process in programs), "this took too long to tell"
         assert sessions(host) == before
         host.check(PROGRAMS / "demo")
         for process in programs:
