@@ -20,7 +20,7 @@ from framework.waiting import eventually
 
 N_WAITING = 2
 OUT_OF_MEMORY, NO_DEVICE = 2, 100
-# What is free in a program's first context.
+# What is free in a program's first context, the primary one.
 FREE = """
 import ctypes, sys
 cuda, how = ctypes.CDLL("libcuda.so.1"), sys.argv[1]
@@ -29,13 +29,10 @@ assert cuda.cuInit(0) == 0
 flags, is_active = ctypes.c_uint(), ctypes.c_int(-1)
 assert cuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(is_active)) == 0
 assert is_active.value == 0
-if how == "created":
-    assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-else:
-    flags = {"primary": 0, "mapping": 8, "with flags": 4}[how]
-    assert cuda.cuDevicePrimaryCtxSetFlags_v2(0, flags) == 0
-    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-    assert cuda.cuCtxSetCurrent(context) == 0
+flags = {"primary": 0, "mapping": 8, "with flags": 4}[how]
+assert cuda.cuDevicePrimaryCtxSetFlags_v2(0, flags) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
 assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
 print(free.value)
 """

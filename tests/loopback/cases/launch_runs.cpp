@@ -56,6 +56,29 @@ class OwnStream {
   CUstream stream_ = nullptr;
 };
 
+// The `n` launches of `change` before, in and after a capture, and what was captured after those.
+template <typename Change>
+void check_capture(const Gpu& gpu, CUstream stream, size_t n, const Change& change) {
+  Chain chain(gpu.function("mix")), captured(gpu.function("mix"));
+  change(chain);
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  change(captured);
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream, &graph));
+  size_t n_nodes = 0;
+  CU(cuGraphGetNodes(graph, nullptr, &n_nodes));
+  CHECK(n_nodes == n);
+  change(chain);
+  CUgraphExec exec = nullptr;
+  CU(cuGraphInstantiate(&exec, graph, 0));
+  CU(cuGraphLaunch(exec, stream));
+  CU(cuStreamSynchronize(stream));
+  CHECK(chain.is_right());
+  CHECK(captured.is_right());
+  CU(cuGraphExecDestroy(exec));
+  CU(cuGraphDestroy(graph));
+}
+
 }  // namespace
 
 TEST_CASE("launches in a row: each has its own parameters") {
@@ -162,24 +185,7 @@ TEST_CASE("launches in a row: two kinds take turns") {
 TEST_CASE("launches in a row: while the stream captures") {
   const Gpu gpu;
   const OwnStream stream;
-  Chain chain(gpu.function("mix")), captured(gpu.function("mix"));
-  chain.change_often(stream);
-  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  captured.change_often(stream);
-  CUgraph graph = nullptr;
-  CU(cuStreamEndCapture(stream, &graph));
-  size_t n_nodes = 0;
-  CU(cuGraphGetNodes(graph, nullptr, &n_nodes));
-  CHECK(n_nodes == IN_A_ROW);
-  chain.change_often(stream);
-  CUgraphExec exec = nullptr;
-  CU(cuGraphInstantiate(&exec, graph, 0));
-  CU(cuGraphLaunch(exec, stream));
-  CU(cuStreamSynchronize(stream));
-  CHECK(chain.is_right());
-  CHECK(captured.is_right());
-  CU(cuGraphExecDestroy(exec));
-  CU(cuGraphDestroy(graph));
+  check_capture(gpu, stream, IN_A_ROW, [&](Chain& chain) { chain.change_often(stream); });
 }
 
 TEST_CASE("launches in a row: the module goes and comes again") {
@@ -332,30 +338,12 @@ TEST_CASE("launches one by one: while the stream captures") {
   constexpr int N = 30;
   const Gpu gpu;
   const OwnStream stream;
-  Chain chain(gpu.function("mix")), captured(gpu.function("mix"));
-  const auto change = [&](Chain& which) {
+  check_capture(gpu, stream, N, [&](Chain& chain) {
     for (int i = 0; i < N; ++i) {
-      which.change(stream);
+      chain.change(stream);
       let_it_come();
     }
-  };
-  change(chain);
-  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  change(captured);
-  CUgraph graph = nullptr;
-  CU(cuStreamEndCapture(stream, &graph));
-  size_t n_nodes = 0;
-  CU(cuGraphGetNodes(graph, nullptr, &n_nodes));
-  CHECK(n_nodes == N);
-  change(chain);
-  CUgraphExec exec = nullptr;
-  CU(cuGraphInstantiate(&exec, graph, 0));
-  CU(cuGraphLaunch(exec, stream));
-  CU(cuStreamSynchronize(stream));
-  CHECK(chain.is_right());
-  CHECK(captured.is_right());
-  CU(cuGraphExecDestroy(exec));
-  CU(cuGraphDestroy(graph));
+  });
 }
 
 TEST_CASE("launches one by one: what is set of the kernel between, and its module goes") {
