@@ -22,7 +22,7 @@ class WorkerSettings:
     grace_s: float
     store: SessionStore
     n_prestarted: int = 0
-    have_contexts: bool = False  # those
+    have_contexts: bool = False  # the pre-started ones
 
     def command(self, driver: Driver, window: int, devices: Devices | None) -> list[str]:
         """Return what the command lines of all workers have in common; devices None: all."""
